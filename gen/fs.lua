@@ -1,0 +1,307 @@
+-- The only module of the generator that touches the disk.
+--   input:  paths and texts
+--   output: files that appear complete or not at all; every failure as nil, message
+-- write_all is the one way outputs are written: all files of a run or none of them, each through
+-- a temporary file and a rename, and only those whose content differs.
+-- Does not know what the files mean.
+
+local lfs <const> = require("lfs")
+local process <const> = require("gen.process")
+
+local M = {}
+
+-- "ROOT/sub/a.c" -> "ROOT/sub", "a.c"
+function M.split(path)
+    local dir, base = path:match("^(.*)/([^/]*)$")
+    if not dir then
+        return ".", path
+    end
+    return dir == "" and "/" or dir, base
+end
+
+function M.join(dir, name)
+    if dir == "" or dir == "." then
+        return name
+    end
+    return dir:sub(-1) == "/" and dir .. name or dir .. "/" .. name
+end
+
+-- nil, "file", "directory", "link", …; a link is not followed.
+function M.kind(path)
+    return (lfs.symlinkattributes(path, "mode"))
+end
+
+function M.is_directory(path)
+    return lfs.attributes(path, "mode") == "directory"
+end
+
+function M.is_file(path)
+    return lfs.attributes(path, "mode") == "file"
+end
+
+-- True when both paths name the same existing file.
+function M.is_same(a, b)
+    local one <const>, two <const> = lfs.attributes(a), lfs.attributes(b)
+    return one ~= nil and two ~= nil and one.dev == two.dev and one.ino == two.ino
+end
+
+function M.modified(path)
+    return (lfs.attributes(path, "modification"))
+end
+
+-- What a symbolic link says, as a path usable from the same place as the link's own path.
+function M.read_link(path)
+    local target <const> = lfs.symlinkattributes(path, "target")
+    if not target or target:sub(1, 1) == "/" then
+        return target
+    end
+    return M.join((M.split(path)), target)
+end
+
+-- Sorted names in a directory, without "." and "..".
+function M.list(dir)
+    if not M.is_directory(dir) then
+        return nil, dir .. ": is not a directory"
+    end
+    local names <const> = {}
+    for name in lfs.dir(dir) do
+        if name ~= "." and name ~= ".." then
+            names[#names + 1] = name
+        end
+    end
+    table.sort(names)
+    return names
+end
+
+-- Whole file, or its first `limit` bytes.
+function M.read(path, limit)
+    if M.is_directory(path) then
+        return nil, path .. ": is a directory"
+    end
+    local file <const>, message = io.open(path, "rb")
+    if not file then
+        return nil, message
+    end
+    local text, problem = file:read(limit or "a")
+    file:close()
+    if not text and problem then
+        return nil, path .. ": " .. problem
+    end
+    return text or ""
+end
+
+-- Creates dir and its parents. Returns the list of directories made, outermost first.
+function M.make_directories(dir)
+    local made <const> = {}
+    local prefix = dir:sub(1, 1) == "/" and "/" or ""
+    for part in dir:gmatch("[^/]+") do
+        prefix = prefix .. part
+        if not M.is_directory(prefix) then
+            local ok, message = lfs.mkdir(prefix)
+            -- Somebody else may have made it between the look and the call.
+            if not ok and not M.is_directory(prefix) then
+                M.remove_directories(made)
+                return nil, ("%s: cannot create the directory: %s"):format(prefix, message)
+            end
+            if ok then
+                made[#made + 1] = prefix
+            end
+        end
+        prefix = prefix .. "/"
+    end
+    return made
+end
+
+-- Removes the directories of a make_directories result that are still empty.
+function M.remove_directories(made)
+    for index = #made, 1, -1 do
+        lfs.rmdir(made[index])
+    end
+end
+
+-- A new private directory, under $TMPDIR or /tmp.
+function M.make_temp_directory()
+    local base <const> = os.getenv("TMPDIR") or "/tmp"
+    local status, text = process.capture({ "mktemp", "-d", M.join(base, "attngen.XXXXXXXX") },
+        { merge = true })
+    if status ~= 0 then
+        return nil, "cannot make a temporary directory: " .. text:gsub("%s+$", "")
+    end
+    return (text:gsub("\n$", ""))
+end
+
+-- Removes a directory made by make_temp_directory, with everything in it.
+function M.remove_temp_directory(dir)
+    assert(M.split(dir) ~= "/" and dir:match("/attngen%.%w+$"), "not a temporary directory")
+    for _, name in ipairs(M.list(dir) or {}) do
+        os.remove(M.join(dir, name))
+    end
+    lfs.rmdir(dir)
+end
+
+-- Nobody may write: honoured for root too, who would otherwise write through it.
+local function is_read_only(path)
+    local permissions <const> = lfs.attributes(path, "permissions")
+    return permissions ~= nil and not permissions:find("w", 1, true)
+end
+
+-- Why `path` cannot be an output, or nil; and its present content when it is a plain file.
+local function inspect_target(path)
+    local kind <const> = M.kind(path)
+    if kind == nil then
+        return nil, nil
+    elseif kind == "link" then
+        return path .. ": is a symbolic link; remove it or choose another output directory"
+    elseif kind ~= "file" then
+        return ("%s: is a %s, not a plain file"):format(path, kind)
+    elseif is_read_only(path) then
+        return path .. ": is read-only"
+    end
+    local text, message = M.read(path)
+    if not text then
+        return "cannot be read: " .. message
+    end
+    return nil, text
+end
+
+local function write_plain(path, text)
+    local file <const>, message = io.open(path, "wb")
+    if not file then
+        return nil, message
+    end
+    local ok, problem = file:write(text)
+    local closed, close_problem = file:close()
+    if ok and closed then
+        return true
+    end
+    return nil, path .. ": " .. (problem or close_problem or "write failed")
+end
+
+-- A name beside `path` that nothing else uses. The table address is unique within this process,
+-- the check covers leftovers of others.
+local function temporary_name(path)
+    local dir, base = M.split(path)
+    local mark <const> = tostring({}):match("0x(%x+)") or "0"
+    local count = 0
+    local name
+    repeat
+        name = M.join(dir, (".%s.%s%d.tmp"):format(base, mark, count))
+        count = count + 1
+    until M.kind(name) == nil
+    return name
+end
+
+-- Puts back what commit() replaced. Reports nothing: the first failure is the one to show.
+local function roll_back(done, rename)
+    for index = #done, 1, -1 do
+        local item <const> = done[index]
+        if item.before == nil then
+            os.remove(item.path)
+        else
+            local spare <const> = temporary_name(item.path)
+            if write_plain(spare, item.before) then
+                rename(spare, item.path)
+            end
+        end
+    end
+end
+
+local function remove_temporaries(items)
+    for _, item in ipairs(items) do
+        if item.temporary then
+            os.remove(item.temporary)
+        end
+    end
+end
+
+-- All temporaries first: a full disk or a read-only directory shows before any output changes.
+local function stage_items(items)
+    for _, item in ipairs(items) do
+        local dir <const> = M.split(item.path)
+        if is_read_only(dir) then
+            return nil, dir .. ": the directory is read-only"
+        end
+        item.temporary = temporary_name(item.path)
+        local ok, message = write_plain(item.temporary, item.text)
+        if not ok then
+            return nil, ("%s: cannot be written: %s"):format(item.path, message)
+        end
+    end
+    return true
+end
+
+local function commit_items(items, rename)
+    local done <const> = {}
+    for _, item in ipairs(items) do
+        local ok, message = rename(item.temporary, item.path)
+        if not ok then
+            roll_back(done, rename)
+            return nil, ("%s: cannot be written: %s"):format(item.path, message)
+        end
+        item.temporary = nil
+        done[#done + 1] = item
+    end
+    return true
+end
+
+local function check_targets(files)
+    local changed <const>, unchanged <const>, seen <const> = {}, {}, {}
+    for _, file in ipairs(files) do
+        if seen[file.path] then
+            return nil, file.path .. ": would be written twice"
+        end
+        seen[file.path] = true
+        local problem, before = inspect_target(file.path)
+        if problem then
+            return nil, problem
+        elseif before == file.text then
+            unchanged[#unchanged + 1] = file.path
+        else
+            changed[#changed + 1] = { path = file.path, text = file.text, before = before }
+        end
+    end
+    return changed, unchanged
+end
+
+-- Writes every {path=, text=} of `files`, or none. Returns {written = {path…}, unchanged = {path…}}.
+-- `rename` replaces os.rename in tests.
+function M.write_all(files, rename)
+    rename = rename or os.rename
+    local items, unchanged = check_targets(files)
+    if not items then
+        return nil, unchanged
+    end
+    local made <const> = {}
+    local function attempt()
+        for _, item in ipairs(items) do
+            local new_dirs, message = M.make_directories((M.split(item.path)))
+            if not new_dirs then
+                return nil, message
+            end
+            table.move(new_dirs, 1, #new_dirs, #made + 1, made)
+        end
+        local staged, message = stage_items(items)
+        if not staged then
+            return nil, message
+        end
+        return commit_items(items, rename)
+    end
+    -- pcall: an interrupt must not leave temporary files behind either.
+    local finished, ok, message = pcall(attempt)
+    if not (finished and ok) then
+        remove_temporaries(items)
+        M.remove_directories(made)
+    end
+    if not finished then
+        error(ok, 0)
+    elseif not ok then
+        return nil, message
+    end
+    local written <const> = {}
+    for index, item in ipairs(items) do
+        written[index] = item.path
+    end
+    return { written = written, unchanged = unchanged }
+end
+
+return M
