@@ -10,6 +10,12 @@ local process <const> = require("gen.process")
 
 local M = {}
 
+-- Failures that are about the place the user chose, not about the machine (a full disk is).
+local REFUSALS <const> = {
+    [1] = true, [13] = true, [17] = true, [20] = true, [21] = true, [30] = true, [36] = true,
+    [40] = true, -- EPERM EACCES EEXIST ENOTDIR EISDIR EROFS ENAMETOOLONG ELOOP
+}
+
 -- "ROOT/sub/a.c" -> "ROOT/sub", "a.c"
 function M.split(path)
     local dir, base = path:match("^(.*)/([^/]*)$")
@@ -47,6 +53,10 @@ end
 
 function M.modified(path)
     return (lfs.attributes(path, "modification"))
+end
+
+function M.size(path)
+    return (lfs.attributes(path, "size"))
 end
 
 -- What a symbolic link says, as a path usable from the same place as the link's own path.
@@ -97,11 +107,12 @@ function M.make_directories(dir)
     for part in dir:gmatch("[^/]+") do
         prefix = prefix .. part
         if not M.is_directory(prefix) then
-            local ok, message = lfs.mkdir(prefix)
+            local ok, message, code = lfs.mkdir(prefix)
             -- Somebody else may have made it between the look and the call.
             if not ok and not M.is_directory(prefix) then
                 M.remove_directories(made)
-                return nil, ("%s: cannot create the directory: %s"):format(prefix, message)
+                return nil, ("%s: cannot create the directory: %s"):format(prefix, message),
+                    REFUSALS[code]
             end
             if ok then
                 made[#made + 1] = prefix
@@ -146,7 +157,7 @@ local function is_read_only(path)
 end
 
 -- Why `path` cannot be an output, or nil; and its present content when it is a plain file.
-local function inspect_target(path)
+function M.inspect_target(path)
     local kind <const> = M.kind(path)
     if kind == nil then
         return nil, nil
@@ -165,16 +176,16 @@ local function inspect_target(path)
 end
 
 local function write_plain(path, text)
-    local file <const>, message = io.open(path, "wb")
+    local file <const>, message, code = io.open(path, "wb")
     if not file then
-        return nil, message
+        return nil, message:gsub("^.*: ", ""), REFUSALS[code]
     end
     local ok, problem = file:write(text)
     local closed, close_problem = file:close()
     if ok and closed then
         return true
     end
-    return nil, path .. ": " .. (problem or close_problem or "write failed")
+    return nil, problem or close_problem or "write failed"
 end
 
 -- A name beside `path` that nothing else uses. The table address is unique within this process,
@@ -191,7 +202,7 @@ local function temporary_name(path)
     return name
 end
 
--- Puts back what commit() replaced. Reports nothing: the first failure is the one to show.
+-- Puts back what commit_items replaced. Reports nothing: the first failure is the one to show.
 local function roll_back(done, rename)
     for index = #done, 1, -1 do
         local item <const> = done[index]
@@ -219,24 +230,23 @@ local function stage_items(items)
     for _, item in ipairs(items) do
         local dir <const> = M.split(item.path)
         if is_read_only(dir) then
-            return nil, dir .. ": the directory is read-only"
+            return nil, dir .. ": the directory is read-only", true
         end
         item.temporary = temporary_name(item.path)
-        local ok, message = write_plain(item.temporary, item.text)
+        local ok, message, refused = write_plain(item.temporary, item.text)
         if not ok then
-            return nil, ("%s: cannot be written: %s"):format(item.path, message)
+            return nil, ("%s: cannot be written: %s"):format(item.path, message), refused
         end
     end
     return true
 end
 
-local function commit_items(items, rename)
-    local done <const> = {}
+-- Renames, and notes in `done` what has been replaced.
+local function commit_items(items, rename, done)
     for _, item in ipairs(items) do
-        local ok, message = rename(item.temporary, item.path)
+        local ok, message, code = rename(item.temporary, item.path)
         if not ok then
-            roll_back(done, rename)
-            return nil, ("%s: cannot be written: %s"):format(item.path, message)
+            return nil, ("%s: cannot be written: %s"):format(item.path, message), REFUSALS[code]
         end
         item.temporary = nil
         done[#done + 1] = item
@@ -251,7 +261,7 @@ local function check_targets(files)
             return nil, file.path .. ": would be written twice"
         end
         seen[file.path] = true
-        local problem, before = inspect_target(file.path)
+        local problem, before = M.inspect_target(file.path)
         if problem then
             return nil, problem
         elseif before == file.text then
@@ -263,39 +273,41 @@ local function check_targets(files)
     return changed, unchanged
 end
 
--- Writes every {path=, text=} of `files`, or none. Returns {written = {path…}, unchanged = {path…}}.
--- `rename` replaces os.rename in tests.
+-- Writes every {path=, text=} of `files`, or none.
+-- Returns {written = {path…}, unchanged = {path…}}; or nil, message, and true when the place is at
+-- fault (a link, a directory, no permission). `rename` replaces os.rename in tests.
 function M.write_all(files, rename)
     rename = rename or os.rename
     local items, unchanged = check_targets(files)
     if not items then
-        return nil, unchanged
+        return nil, unchanged, true
     end
-    local made <const> = {}
+    local made <const>, done <const> = {}, {}
     local function attempt()
         for _, item in ipairs(items) do
-            local new_dirs, message = M.make_directories((M.split(item.path)))
+            local new_dirs, message, refused = M.make_directories((M.split(item.path)))
             if not new_dirs then
-                return nil, message
+                return nil, message, refused
             end
             table.move(new_dirs, 1, #new_dirs, #made + 1, made)
         end
-        local staged, message = stage_items(items)
+        local staged, message, refused = stage_items(items)
         if not staged then
-            return nil, message
+            return nil, message, refused
         end
-        return commit_items(items, rename)
+        return commit_items(items, rename, done)
     end
     -- pcall: an interrupt must not leave temporary files behind either.
-    local finished, ok, message = pcall(attempt)
+    local finished, ok, message, refused = pcall(attempt)
     if not (finished and ok) then
+        roll_back(done, rename)
         remove_temporaries(items)
         M.remove_directories(made)
     end
     if not finished then
         error(ok, 0)
     elseif not ok then
-        return nil, message
+        return nil, message, refused
     end
     local written <const> = {}
     for index, item in ipairs(items) do

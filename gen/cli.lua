@@ -1,0 +1,337 @@
+-- The command line: verbs, options, exit codes, messages.
+--   input:  the argument list
+--   output: data on stdout, progress and messages on stderr, an exit code
+-- Every error of the program ends here: a bad config or usage is 2, a failure of data, weights or
+-- tools is 1, an interrupt 130. Decides nothing about kernels.
+
+local argparse <const> = require("argparse")
+
+local config <const> = require("gen.config")
+local fs <const> = require("gen.fs")
+local generate <const> = require("gen.generate")
+local host <const> = require("gen.host")
+local isa <const> = require("gen.isa")
+local process <const> = require("gen.process")
+local progress <const> = require("gen.progress")
+local run <const> = require("gen.run")
+local toolchain <const> = require("gen.toolchain")
+local version <const> = require("gen.version")
+
+local M = {}
+
+local OK <const>, FAILURE <const>, BAD_USAGE <const>, INTERRUPTED <const> = 0, 1, 2, 130
+
+-- Ends the verb with a message for the user.
+local function stop(code, message)
+    error({ exit_code = code, message = "attngen: " .. message }, 0)
+end
+
+-- Ends the verb with config errors, which name their file themselves.
+local function stop_on_errors(errors)
+    error({ exit_code = BAD_USAGE, message = config.format_errors(errors) }, 0)
+end
+
+local function say(options, ...)
+    if not options.quiet then
+        io.stderr:write("attngen: ", string.format(...), "\n")
+    end
+end
+
+local function is_terminal()
+    return os.getenv("TERM") ~= "dumb" and process.run({ "test", "-t", "2" }) == 0
+end
+
+local function new_progress(options, total)
+    return progress.new({
+        total = total,
+        quiet = options.quiet,
+        is_terminal = not options.quiet and is_terminal(),
+    })
+end
+
+----------------------------------------------------------------------------------------------------
+-- Overrides and configs
+----------------------------------------------------------------------------------------------------
+
+-- "isa=avx2,neon" -> {"isa", {"avx2", "neon"}}; a JSON literal is one value.
+local function parse_override(text)
+    local key, values = text:match("^([^=]+)=(.*)$")
+    if not key then
+        return nil, ("--set %s: expected key=value"):format(text)
+    end
+    if values:match('^[%[{"]') then
+        return { key, { values } }
+    end
+    local list <const> = {}
+    for value in (values .. ","):gmatch("([^,]*),") do
+        list[#list + 1] = value
+    end
+    return { key, list }
+end
+
+-- All records of all config files; every error of every file together.
+local function load_records(paths, overrides)
+    local records <const>, errors <const> = {}, {}
+    for _, path in ipairs(paths) do
+        local list, problems = config.load(path, overrides)
+        for _, item in ipairs(list or problems) do
+            local target <const> = list and records or errors
+            target[#target + 1] = item
+        end
+    end
+    if #errors > 0 then
+        stop_on_errors(errors)
+    end
+    return records
+end
+
+-- Calls a generator function; its refusals become bad usage.
+local function ask_generator(func, record)
+    local ok, result = xpcall(func, function(problem)
+        if type(problem) == "table" then
+            return problem
+        end
+        return { traceback = debug.traceback(tostring(problem), 2) }
+    end, record)
+    if ok then
+        return result
+    elseif result.errors then
+        stop_on_errors(result.errors)
+    end
+    error(result, 0)
+end
+
+----------------------------------------------------------------------------------------------------
+-- Verbs
+----------------------------------------------------------------------------------------------------
+
+-- No output may be one of the inputs: NAME.json beside a config of that name would be.
+local function check_outputs(files, config_paths)
+    local seen <const> = {}
+    for _, file in ipairs(files) do
+        if seen[file.path] then
+            stop(BAD_USAGE, file.path .. ": two of the configs have the same name and would both "
+                .. "be written here; give one of them another name")
+        end
+        seen[file.path] = true
+        for _, path in ipairs(config_paths) do
+            if fs.is_same(file.path, path) then
+                stop(BAD_USAGE, ("%s: this output would overwrite the config %s; choose another "
+                    .. "directory with -o, or another name"):format(file.path, path))
+            end
+        end
+    end
+end
+
+local function write_files(files)
+    local result, message, refused = fs.write_all(files)
+    if not result then
+        stop(refused and BAD_USAGE or FAILURE, message)
+    end
+    return result
+end
+
+local function emit(options)
+    local records <const> = load_records(options.configs, options.overrides)
+    local bar <const> = new_progress(options, #records)
+    local files <const> = {}
+    for _, record in ipairs(records) do
+        bar:step("emit " .. record.name)
+        for _, file in ipairs(ask_generator(generate.bundle, record).files) do
+            files[#files + 1] = { path = fs.join(options.output, file.path), text = file.text }
+        end
+    end
+    bar:finish()
+    check_outputs(files, options.configs)
+    local result <const> = write_files(files)
+    for _, file in ipairs(files) do
+        print(file.path)
+    end
+    say(options, "%d files written, %d already up to date", #result.written, #result.unchanged)
+end
+
+local function plan(options)
+    local records <const> = load_records({ options.config }, options.overrides)
+    local reports <const> = {}
+    for index, record in ipairs(records) do
+        reports[index] = ask_generator(generate.plan, record)
+    end
+    if options.json then
+        print(generate.encode_json(#reports == 1 and reports[1] or reports))
+        return
+    end
+    for index, report in ipairs(reports) do
+        if index > 1 then
+            print()
+        end
+        io.stdout:write((generate.describe(report):gsub("\n*$", "\n")))
+    end
+end
+
+local function run_config(options)
+    local records <const> = load_records({ options.config }, options.overrides)
+    if #records > 1 then
+        stop(BAD_USAGE, ("run takes one variant, these options make %d"):format(#records))
+    end
+    local bar <const> = new_progress(options, run.STEPS)
+    local job <const> = {
+        record = records[1],
+        weights = options.weights,
+        inputs = options.inputs,
+        output = options.output,
+        threads = options.threads,
+        family = options.family,
+        layer = options.layer,
+        root = options.root,
+        step = function(label) bar:step(label) end,
+        bundle = function(record) return ask_generator(generate.bundle, record) end,
+    }
+    local ok, message, bad_usage = run.execute(job)
+    bar:finish()
+    if not ok then
+        stop(bad_usage and BAD_USAGE or FAILURE, message)
+    end
+end
+
+local function list_isas(options)
+    if options.markdown then
+        io.stdout:write(M.isa_table())
+        return
+    end
+    local native <const> = host.native_isa()
+    print(("%-8s %5s %9s  %-8s  %s"):format("ISA", "lanes", "registers", "CPU", "here"))
+    for _, name in ipairs(isa.names) do
+        local data <const> = isa.get(name)
+        local how, reason = toolchain.how_to_run(name)
+        local here = how or "no: " .. reason
+        if how == "emulated" then
+            here = "emulated by " .. toolchain.find_emulator(data.arch)[1]
+        end
+        local _, no_compiler = toolchain.find_compiler(data.arch)
+        if no_compiler then
+            here = here .. "; " .. no_compiler
+        end
+        if name == native then
+            here = here .. ' (what isa = "native" means)'
+        end
+        print(("%-8s %5d %9d  %-8s  %s"):format(name, data.lanes, data.registers, data.arch, here))
+    end
+end
+
+-- The support table of the README: only what is the same on every machine.
+function M.isa_table()
+    local lines <const> = {
+        "| ISA | CPU | vector | registers | needs |",
+        "|---|---|---|---|---|",
+    }
+    for _, name in ipairs(isa.names) do
+        local data <const> = isa.get(name)
+        local flags <const> = table.concat(data.flags or {}, " ")
+        lines[#lines + 1] = ("| `%s` | %s | %s | %d | %s |"):format(name, data.arch,
+            data.lanes == 1 and "1 float" or data.lanes .. " floats", data.registers,
+            flags == "" and "a C11 compiler" or "`" .. flags .. "`")
+    end
+    return table.concat(lines, "\n") .. "\n"
+end
+
+----------------------------------------------------------------------------------------------------
+-- Command line
+----------------------------------------------------------------------------------------------------
+
+local function positive_integer(text)
+    local number <const> = math.tointeger(tonumber(text))
+    if not number or number < 1 or number > 1024 then
+        return nil, ("expected a number from 1 to 1024, got '%s'"):format(text)
+    end
+    return number
+end
+
+local function add_set_option(command)
+    command:option("--set", "Override a key of the config; a list makes one variant each, a JSON "
+        .. "literal is one value: --set isa=avx2,neon --set 'mask=[\"causal\",\"lengths\"]'")
+        :argname("KEY=VALUE"):count("*"):convert(parse_override):target("overrides")
+end
+
+local function build_parser()
+    local parser <const> = argparse("attngen",
+        "Generates C attention kernels for one fixed shape each.")
+        :require_command(true):command_target("verb"):help_max_width(100)
+    parser:flag("--version", "Print the version and exit."):action(function()
+        print("attngen " .. version.VERSION)
+        os.exit(OK)
+    end)
+    parser:mutex(parser:flag("-q --quiet", "Say nothing but errors."),
+        parser:flag("-v --verbose", "Say more, and show where an internal error came from."))
+
+    local verb = parser:command("emit", "Write the C files of one or more configs.")
+    verb:argument("configs", "Config file (.lua or .json)."):argname("CONFIG"):args("+")
+    verb:option("-o --output", "Where the files go."):argname("DIR"):default(".")
+    add_set_option(verb)
+
+    verb = parser:command("plan", "Say what would be generated and what it costs.")
+    verb:argument("config", "Config file (.lua or .json)."):argname("CONFIG")
+    verb:flag("--json", "Print the plan as JSON.")
+    add_set_option(verb)
+
+    verb = parser:command("run", "Emit, compile and run a config on tensors from a file.")
+    verb:argument("config", "Config file (.lua or .json)."):argname("CONFIG")
+    verb:option("--weights", "Weights (safetensors)."):argname("FILE")
+    verb:option("--inputs", "Inputs: x, or q, k and v; context; lengths and masks (safetensors).")
+        :argname("FILE"):count(1)
+    verb:option("--output", "Where the results go (safetensors)."):argname("FILE"):count(1)
+    verb:option("--threads", "Threads to run on."):argname("N"):convert(positive_integer)
+    verb:option("--family", "Checkpoint family of the weight names."):argname("NAME")
+    verb:option("--layer", "Layer of the checkpoint."):argname("N")
+    add_set_option(verb)
+
+    verb = parser:command("isas", "List the instruction sets, and what this machine can run.")
+    verb:flag("--markdown", "Print the table of the README.")
+
+    -- argparse would exit with 1.
+    parser.error = function(self, message)
+        stop(BAD_USAGE, message .. "\n" .. self:get_usage())
+    end
+    return parser
+end
+
+local VERBS <const> = { emit = emit, plan = plan, run = run_config, isas = list_isas }
+
+local function report_problem(problem, verbose)
+    if type(problem) == "table" and problem.exit_code then
+        io.stderr:write((problem.message:gsub("\n*$", "\n")))
+        return problem.exit_code
+    end
+    local trace <const> = type(problem) == "table" and problem.traceback or tostring(problem)
+    local first <const> = trace:match("^[^\n]*")
+    if first:find(process.INTERRUPTED, 1, true) then
+        io.stderr:write("attngen: interrupted\n")
+        return INTERRUPTED
+    end
+    io.stderr:write("attngen: internal error: ", verbose and trace or first, "\n")
+    return FAILURE
+end
+
+-- Runs the command line; returns the exit code. `root` is where attngen's own files are.
+function M.main(arguments, root)
+    local options
+    local ok, problem = xpcall(function()
+        options = build_parser():parse(arguments)
+        options.root = root
+        VERBS[options.verb](options)
+        local ok, message = io.stdout:flush()
+        if not ok then
+            stop(FAILURE, "cannot write to stdout: " .. message)
+        end
+    end, function(problem)
+        if type(problem) == "table" then
+            return problem
+        end
+        return { traceback = debug.traceback(tostring(problem), 2) }
+    end)
+    if ok then
+        return OK
+    end
+    return report_problem(problem, options and options.verbose)
+end
+
+return M

@@ -1,0 +1,188 @@
+-- `attngen run`: emits one variant into a temporary directory, compiles it with the manifest's own
+-- flags, and hands the shared object to the runtime's attn_run program, through an emulator when
+-- the ISA is another machine's.
+--   input:  a job (see execute)
+--   output: the result file, written by attn_run; or nil, message, and true for bad usage
+-- Reads of the tensors only the shape of a mask.
+
+local fs <const> = require("gen.fs")
+local process <const> = require("gen.process")
+local safetensors <const> = require("gen.safetensors")
+local toolchain <const> = require("gen.toolchain")
+
+local M = {}
+
+M.STEPS = 3 -- emit, compile, run
+
+-- The first ISA of the record that runs here, natively if any does.
+local function choose_isa(record)
+    local emulated, reasons = nil, {}
+    for _, name in ipairs(record.isa) do
+        local how, reason = toolchain.how_to_run(name)
+        if how == "native" then
+            return name
+        elseif how == "emulated" then
+            emulated = emulated or name
+        else
+            reasons[#reasons + 1] = ("%s: %s"):format(name, reason)
+        end
+    end
+    if emulated then
+        return emulated
+    end
+    return nil, "this machine cannot run the kernel: " .. table.concat(reasons, "; ")
+end
+
+-- {S}, {L,S}, … -> {1,1,L,S}
+local function align_right(shape)
+    local full <const> = {}
+    for _ = 1, 4 - #shape do
+        full[#full + 1] = 1
+    end
+    return table.move(shape, 1, #shape, #full + 1, full)
+end
+
+-- The mask tensor of the inputs gives mask_shape where the config does not.
+local function adopt_mask_shape(record, inputs)
+    local name <const> = record.mask.bool and "mask_keep" or "mask_add"
+    local tensors, message = safetensors.read_header(inputs)
+    if not tensors then
+        return nil, message
+    end
+    local tensor <const> = tensors[name]
+    if not tensor then
+        return nil, ("%s: no tensor %s, which the mask needs"):format(inputs, name)
+    end
+    local limits <const> = { record.batch, record.heads, record.seq_len, record.kv_len }
+    local shape <const> = #tensor.shape <= 4 and align_right(tensor.shape) or {}
+    local fits = #shape == 4
+    for axis = 1, #shape do
+        fits = fits and (shape[axis] == limits[axis] or (axis < 4 and shape[axis] == 1))
+    end
+    if not fits then
+        return nil, ("%s: %s is [%s], which does not broadcast to [B,H,L,S] = [%s]"):format(inputs,
+            name, table.concat(tensor.shape, ","), table.concat(limits, ","))
+    end
+    record.mask_shape = shape
+    return true
+end
+
+local function write_bundle(bundle, dir)
+    local files <const> = {}
+    for index, file in ipairs(bundle.files) do
+        files[index] = { path = fs.join(dir, file.path), text = file.text }
+    end
+    return fs.write_all(files)
+end
+
+local function runner_words(job, emulator, runner, shared, variant)
+    local words <const> = table.move(emulator, 1, #emulator, 1, {})
+    local function add(...)
+        for _, word in ipairs({ ... }) do
+            words[#words + 1] = tostring(word)
+        end
+    end
+    add(runner, shared, variant.prefix)
+    for _, option in ipairs({ "weights", "inputs", "output", "threads", "family", "layer" }) do
+        if job[option] then
+            add("--" .. option, job[option])
+        end
+    end
+    return words
+end
+
+local function execute_in(dir, job, record)
+    job.step("emit " .. record.name)
+    local bundle <const> = job.bundle(record)
+    local variant <const> = bundle.manifest.variants[1]
+    local ok, message = write_bundle(bundle, dir)
+    if not ok then
+        return nil, message
+    end
+
+    job.step(("compile for %s"):format(variant.isa))
+    local arch <const> = toolchain.arch_of(variant.isa)
+    local compiler, emulator, shared, runner
+    compiler, message = toolchain.find_compiler(arch)
+    if not compiler then
+        return nil, message
+    end
+    emulator, message = toolchain.find_emulator(arch)
+    if not emulator then
+        return nil, message
+    end
+    shared, message = toolchain.build_shared(compiler, variant, dir)
+    if not shared then
+        return nil, message
+    end
+    runner, message = toolchain.find_runner(compiler, job.root)
+    if not runner then
+        return nil, message
+    end
+
+    job.step("run")
+    local status <const> = process.run(runner_words(job, emulator, runner, shared, variant))
+    if status ~= 0 then
+        return nil, ("the run failed (exit status %d)"):format(status)
+    end
+    return true
+end
+
+local function check_job(job)
+    local record <const> = job.record
+    if record.op == "mha" and not job.weights then
+        return nil, 'run needs --weights: op "mha" has projections', true
+    elseif record.op == "sdpa" and job.weights then
+        return nil, 'op "sdpa" has no weights: leave --weights out', true
+    end
+    for _, path in ipairs({ job.inputs, job.weights }) do
+        local start, message = fs.read(path, 1)
+        if not start then
+            return nil, message
+        end
+    end
+    local problem <const> = fs.inspect_target(job.output)
+    if problem then
+        return nil, problem, true
+    end
+    return true
+end
+
+-- job: record, weights, inputs, output, threads, family, layer, root (of attngen's own files),
+-- step(label), bundle(record).
+function M.execute(job)
+    local ok, message, bad_usage = check_job(job)
+    if not ok then
+        return nil, message, bad_usage
+    end
+    local record <const> = job.record
+    local isa_name
+    isa_name, message = choose_isa(record)
+    if not isa_name then
+        return nil, message
+    end
+    record.isa = { isa_name }
+    if (record.mask.bool or record.mask.additive) and record.mask_shape_is_default then
+        ok, message = adopt_mask_shape(record, job.inputs)
+        if not ok then
+            return nil, message
+        end
+    end
+    local dir
+    dir, message = fs.make_temp_directory()
+    if not dir then
+        return nil, message
+    end
+    local finished
+    finished, ok, message = xpcall(execute_in, function(problem)
+        return type(problem) == "table" and problem
+            or { traceback = debug.traceback(tostring(problem), 2) }
+    end, dir, job, record)
+    fs.remove_temp_directory(dir)
+    if not finished then
+        error(ok, 0)
+    end
+    return ok, message
+end
+
+return M

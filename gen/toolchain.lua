@@ -1,0 +1,247 @@
+-- Compilers, emulators and the runtime program behind `attngen run`.
+--   input:  an ISA, $CC, $PATH, a manifest's compiler flags
+--   output: programs to call, objects built; everything missing is nil and one line that names
+--           the Debian package to install
+-- Does not know what is compiled, and prints nothing.
+
+local fs <const> = require("gen.fs")
+local host <const> = require("gen.host")
+local isa <const> = require("gen.isa")
+local process <const> = require("gen.process")
+
+local M = {}
+
+-- What an architecture other than this machine's needs. All names as Debian and Ubuntu have them.
+local CROSS <const> = {
+    aarch64 = {
+        compilers = { "aarch64-linux-gnu-gcc" },
+        compiler_package = "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
+        emulators = { "qemu-aarch64", "qemu-aarch64-static" },
+        emulator_package = "qemu-user",
+        sysroot = "/usr/aarch64-linux-gnu",
+        sysroot_package = "libc6-dev-arm64-cross",
+    },
+    x86_64 = {
+        compilers = { "x86_64-linux-gnu-gcc" },
+        compiler_package = "gcc-x86-64-linux-gnu libc6-dev-amd64-cross",
+        emulators = { "qemu-x86_64", "qemu-x86_64-static" },
+        emulator_package = "qemu-user",
+        sysroot = "/usr/x86_64-linux-gnu",
+        sysroot_package = "libc6-dev-amd64-cross",
+    },
+}
+
+local function needs_package(what, package)
+    return ("%s; install it with: apt-get install %s"):format(what, package)
+end
+
+-- Path of a program on $PATH (or of a path to one), nil when there is none.
+function M.find_program(name)
+    local status, text = process.capture({ "/bin/sh", "-c", 'command -v -- "$1"', "sh", name },
+        { quiet = true })
+    local path <const> = text:match("^[^\n]+")
+    return status == 0 and path and path:sub(1, 1) == "/" and path or nil
+end
+
+local function split_words(text)
+    local words <const> = {}
+    for word in text:gmatch("%S+") do
+        words[#words + 1] = word
+    end
+    return words
+end
+
+local function extend(words, ...)
+    local all <const> = table.move(words, 1, #words, 1, {})
+    for _, more in ipairs({ ... }) do
+        table.move(more, 1, #more, #all + 1, all)
+    end
+    return all
+end
+
+-- gcc or clang, and for which architecture: read from what the compiler itself predefines.
+local function identify(words)
+    local status, text = process.capture(
+        extend(words, { "-dM", "-E", "-x", "c", "/dev/null" }), { merge = true })
+    if status ~= 0 then
+        return nil, ("the compiler %s does not work: %s"):format(
+            table.concat(words, " "), text:match("^%s*([^\n]*)"))
+    end
+    local arch = "unknown"
+    if text:find("#define __x86_64__ 1", 1, true) then
+        arch = "x86_64"
+    elseif text:find("#define __aarch64__ 1", 1, true) then
+        arch = "aarch64"
+    end
+    local kind
+    if text:find("#define __clang__ 1", 1, true) then
+        kind = "clang"
+    elseif text:find("#define __GNUC__ ", 1, true) then
+        kind = "gcc"
+    else
+        return nil, ("the compiler %s is neither gcc nor clang"):format(table.concat(words, " "))
+    end
+    return { words = words, kind = kind, arch = arch }
+end
+
+-- The user's own compiler: $CC, else cc, gcc or clang.
+local function default_compiler()
+    local named <const> = split_words(os.getenv("CC") or "")
+    if #named > 0 then
+        if not M.find_program(named[1]) then
+            return nil, ("CC is %s, but there is no such program"):format(named[1])
+        end
+        return identify(named)
+    end
+    for _, name in ipairs({ "cc", "gcc", "clang" }) do
+        if M.find_program(name) then
+            return identify({ name })
+        end
+    end
+    return nil, needs_package("no C compiler (cc, gcc or clang)", "gcc libc6-dev")
+end
+
+-- A compiler for `arch` ("any": this machine's): {words=, kind="gcc"|"clang", arch=}.
+function M.find_compiler(arch)
+    local wanted <const> = arch == "any" and host.current().arch or arch
+    local compiler, message = default_compiler()
+    if compiler and compiler.arch == wanted then
+        return compiler
+    end
+    local cross <const> = CROSS[wanted]
+    if wanted == host.current().arch then
+        if compiler then
+            message = ("CC builds for %s, this machine is %s"):format(compiler.arch, wanted)
+        end
+        return nil, message
+    elseif not cross then
+        return nil, "no compiler known for " .. wanted
+    end
+    for _, name in ipairs(cross.compilers) do
+        if M.find_program(name) then
+            return identify({ name })
+        end
+    end
+    return nil, needs_package(
+        ("no compiler for %s (%s)"):format(wanted, table.concat(cross.compilers, ", ")),
+        cross.compiler_package)
+end
+
+-- The words to put before a program built for `arch`: {} when it runs as it is.
+function M.find_emulator(arch)
+    if arch == "any" or arch == host.current().arch then
+        return {}
+    end
+    local cross <const> = CROSS[arch]
+    if not cross then
+        return nil, "no emulator known for " .. arch
+    end
+    for _, name in ipairs(cross.emulators) do
+        if M.find_program(name) then
+            if not fs.is_directory(cross.sysroot) then
+                return nil, needs_package(("no C library for %s (%s)"):format(arch, cross.sysroot),
+                    cross.sysroot_package)
+            end
+            return { name, "-L", cross.sysroot }
+        end
+    end
+    return nil, needs_package(("no emulator for %s (%s)"):format(arch, cross.emulators[1]),
+        cross.emulator_package)
+end
+
+-- How this machine runs an ISA: "native", "emulated" or nil, reason.
+function M.how_to_run(isa_name)
+    local data <const> = isa.get(isa_name)
+    if host.can_run(isa_name) then
+        return "native"
+    end
+    if data.arch == host.current().arch then
+        local missing <const> = {}
+        for _, flag in ipairs(data.cpu_test) do
+            if not host.current().flags[flag] then
+                missing[#missing + 1] = flag
+            end
+        end
+        return nil, "this CPU lacks " .. table.concat(missing, ", ")
+    end
+    local emulator, message = M.find_emulator(data.arch)
+    if not emulator then
+        return nil, message
+    end
+    return "emulated"
+end
+
+-- True when `header` can be included with `flags`.
+local function has_header(compiler, header, flags)
+    local probe <const> = ("#include <%s>\n"):format(header)
+    local dir, message = fs.make_temp_directory()
+    if not dir then
+        return nil, message
+    end
+    local source <const> = fs.join(dir, "probe.c")
+    local ok
+    ok, message = fs.write_all({ { path = source, text = probe } })
+    local status
+    if ok then
+        status = process.capture(extend(compiler.words, flags or {}, { "-fsyntax-only", source }),
+            { merge = true })
+    end
+    fs.remove_temp_directory(dir)
+    if not ok then
+        return nil, message
+    end
+    return status == 0
+end
+
+local function explain_failure(compiler, text, flags)
+    local header <const> = text:match("fatal error:%s*'?([%w_/%.%-]+%.h)'?[: ]")
+    if header and not has_header(compiler, header, flags) then
+        local package = "libc6-dev"
+        if header == "jansson.h" then
+            package = "libjansson-dev"
+        elseif compiler.arch ~= host.current().arch and CROSS[compiler.arch] then
+            package = CROSS[compiler.arch].sysroot_package
+        elseif header:find("intrin", 1, true) or header:find("arm_", 1, true) then
+            package = compiler.kind
+        end
+        return needs_package(("%s does not find <%s>"):format(compiler.words[1], header), package)
+    end
+    local library <const> = text:match("cannot find %-l([%w_]+)")
+    if library then
+        return needs_package(("%s does not find lib%s"):format(compiler.words[1], library),
+            library == "jansson" and "libjansson-dev" or "libc6-dev")
+    end
+    return ("%s failed:\n%s"):format(compiler.words[1], (text:gsub("%s+$", "")))
+end
+
+-- Runs the compiler; true, or nil and what went wrong.
+function M.compile(compiler, arguments)
+    local status, text = process.capture(extend(compiler.words, arguments), { merge = true })
+    if status == 0 then
+        return true
+    end
+    return nil, explain_failure(compiler, text)
+end
+
+-- Compiles a variant of a manifest (kernel and pack) found in `dir` to a shared object there.
+function M.build_shared(compiler, variant, dir)
+    local objects <const> = {}
+    local units <const> = {
+        { file = variant.kernel, flags = variant.flags[compiler.kind] },
+        { file = variant.pack, flags = variant.pack_flags[compiler.kind] or variant.pack_flags },
+    }
+    for _, unit in ipairs(units) do
+        local object <const> = fs.join(dir, unit.file:gsub("%.c$", ".o"))
+        local ok, message = M.compile(compiler, extend(unit.flags,
+            { "-fPIC", "-I", dir, "-c", fs.join(dir, unit.file), "-o", object }))
+        if not ok then
+            return nil, message
+        end
+        objects[#objects + 1] = object
+    end
+    local shared <const> = fs.join(dir, "kernel.so")
+    local ok, message = M.compile(compiler, extend({ "-shared", "-o", shared }, objects))
+    return ok and shared, message
+end
+
+return M

@@ -1,0 +1,83 @@
+#!/bin/sh
+# Style and warnings of everything written by hand (generated/ and build/ are not).
+#   tools/lint.sh check     luacheck, clang-format, clang-tidy, compiler warnings, house rules
+#   tools/lint.sh format    rewrite the C files with clang-format
+set -eu
+cd "$(dirname "$0")/.."
+
+c_files() {
+    find runtime tests examples bench -name '*.[ch]' 2>/dev/null | sort
+}
+
+lua_files() {
+    echo attngen
+    find gen tests tools examples bench generated -name '*.lua' 2>/dev/null | sort
+}
+
+failed=0
+check() {
+    label=$1
+    shift
+    if "$@"; then
+        echo "lint: $label: ok"
+    else
+        echo "lint: $label: FAILED" >&2
+        failed=1
+    fi
+}
+
+# shellcheck disable=SC2046
+check_lua() {
+    luacheck --quiet --no-color $(lua_files)
+}
+
+# shellcheck disable=SC2046
+check_format() {
+    clang-format --dry-run -Werror $(c_files)
+}
+
+WARNINGS="-std=c11 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror"
+
+check_warnings() {
+    for file in $(find runtime -name '*.c' | sort); do
+        for compiler in gcc clang; do
+            if command -v $compiler >/dev/null; then
+                # shellcheck disable=SC2086
+                $compiler $WARNINGS -D_GNU_SOURCE -Iruntime/include -Iruntime/src -fsyntax-only \
+                    "$file" || return 1
+            fi
+        done
+    done
+}
+
+check_tidy() {
+    find runtime -name '*.c' | sort | xargs -n 4 -P 2 clang-tidy --quiet --warnings-as-errors='*' \
+        --checks='-*,bugprone-*,clang-analyzer-*,-bugprone-easily-swappable-parameters,-bugprone-reserved-identifier,-clang-analyzer-security.insecureAPI.DeprecatedOrUnsafeBufferHandling' \
+        -- -std=c11 -D_GNU_SOURCE -Iruntime/include -Iruntime/src 2>/dev/null
+}
+
+# Words that say that something is unfinished.
+check_words() {
+    ! grep -rnE 'TO''DO|FIX''ME|XX''X|HA''CK|not impl''emented' \
+        --include='*.lua' --include='*.[ch]' --include='*.sh' --include='*.md' --include='*.in' \
+        attngen gen runtime templates tests tools examples bench docs Makefile README.md 2>/dev/null
+}
+
+case ${1:-} in
+check)
+    check "luacheck" check_lua
+    check "clang-format" check_format
+    check "compiler warnings" check_warnings
+    check "clang-tidy" check_tidy
+    check "unfinished work" check_words
+    exit $failed
+    ;;
+format)
+    # shellcheck disable=SC2046
+    clang-format -i $(c_files)
+    ;;
+*)
+    echo "usage: tools/lint.sh check|format" >&2
+    exit 2
+    ;;
+esac
