@@ -5,6 +5,7 @@
 -- tools is 1, an interrupt 130. Decides nothing about kernels.
 
 local argparse <const> = require("argparse")
+local dkjson <const> = require("dkjson")
 
 local config <const> = require("gen.config")
 local fs <const> = require("gen.fs")
@@ -41,10 +42,11 @@ local function is_terminal()
     return os.getenv("TERM") ~= "dumb" and process.run({ "test", "-t", "2" }) == 0
 end
 
+-- A single step needs no bar.
 local function new_progress(options, total)
     return progress.new({
         total = total,
-        quiet = options.quiet,
+        quiet = options.quiet or total == 1,
         is_terminal = not options.quiet and is_terminal(),
     })
 end
@@ -69,24 +71,24 @@ local function parse_override(text)
     return { key, list }
 end
 
--- All records of all config files; every error of every file together.
-local function load_records(paths, overrides)
-    local records <const>, errors <const> = {}, {}
+-- {record=, path=} of all variants of all config files; every error of every file together.
+local function load_variants(paths, overrides)
+    local variants <const>, errors <const> = {}, {}
     for _, path in ipairs(paths) do
-        local list, problems = config.load(path, overrides)
-        for _, item in ipairs(list or problems) do
-            local target <const> = list and records or errors
-            target[#target + 1] = item
+        local records, problems = config.load(path, overrides)
+        for _, record in ipairs(records or {}) do
+            variants[#variants + 1] = { record = record, path = path }
         end
+        table.move(problems or {}, 1, #(problems or {}), #errors + 1, errors)
     end
     if #errors > 0 then
         stop_on_errors(errors)
     end
-    return records
+    return variants
 end
 
 -- Calls a generator function; its refusals become bad usage.
-local function ask_generator(func, record)
+local function ask_generator(func, record, path)
     local ok, result = xpcall(func, function(problem)
         if type(problem) == "table" then
             return problem
@@ -96,6 +98,9 @@ local function ask_generator(func, record)
     if ok then
         return result
     elseif result.errors then
+        for _, problem in ipairs(result.errors) do
+            problem.file = problem.file or path
+        end
         stop_on_errors(result.errors)
     end
     error(result, 0)
@@ -132,12 +137,13 @@ local function write_files(files)
 end
 
 local function emit(options)
-    local records <const> = load_records(options.configs, options.overrides)
-    local bar <const> = new_progress(options, #records)
+    local variants <const> = load_variants(options.configs, options.overrides)
+    local bar <const> = new_progress(options, #variants)
     local files <const> = {}
-    for _, record in ipairs(records) do
-        bar:step("emit " .. record.name)
-        for _, file in ipairs(ask_generator(generate.bundle, record).files) do
+    for _, variant in ipairs(variants) do
+        bar:step("emit " .. variant.record.name)
+        local bundle <const> = ask_generator(generate.bundle, variant.record, variant.path)
+        for _, file in ipairs(bundle.files) do
             files[#files + 1] = { path = fs.join(options.output, file.path), text = file.text }
         end
     end
@@ -150,14 +156,32 @@ local function emit(options)
     say(options, "%d files written, %d already up to date", #result.written, #result.unchanged)
 end
 
+-- JSON with sorted keys, so that the same plan is the same text.
+local function encode_json(value)
+    local names <const>, seen <const> = {}, {}
+    local function collect(item)
+        if type(item) == "table" then
+            for key, inner in pairs(item) do
+                if type(key) == "string" and not seen[key] then
+                    seen[key] = true
+                    names[#names + 1] = key
+                end
+                collect(inner)
+            end
+        end
+    end
+    collect(value)
+    table.sort(names)
+    return dkjson.encode(value, { indent = true, keyorder = names })
+end
+
 local function plan(options)
-    local records <const> = load_records({ options.config }, options.overrides)
     local reports <const> = {}
-    for index, record in ipairs(records) do
-        reports[index] = ask_generator(generate.plan, record)
+    for index, variant in ipairs(load_variants({ options.config }, options.overrides)) do
+        reports[index] = ask_generator(generate.plan, variant.record, variant.path)
     end
     if options.json then
-        print(generate.encode_json(#reports == 1 and reports[1] or reports))
+        print(encode_json(#reports == 1 and reports[1] or reports))
         return
     end
     for index, report in ipairs(reports) do
@@ -169,13 +193,13 @@ local function plan(options)
 end
 
 local function run_config(options)
-    local records <const> = load_records({ options.config }, options.overrides)
-    if #records > 1 then
-        stop(BAD_USAGE, ("run takes one variant, these options make %d"):format(#records))
+    local variants <const> = load_variants({ options.config }, options.overrides)
+    if #variants > 1 then
+        stop(BAD_USAGE, ("run takes one variant, these options make %d"):format(#variants))
     end
     local bar <const> = new_progress(options, run.STEPS)
     local job <const> = {
-        record = records[1],
+        record = variants[1].record,
         weights = options.weights,
         inputs = options.inputs,
         output = options.output,
@@ -184,7 +208,9 @@ local function run_config(options)
         layer = options.layer,
         root = options.root,
         step = function(label) bar:step(label) end,
-        bundle = function(record) return ask_generator(generate.bundle, record) end,
+        bundle = function(record)
+            return ask_generator(generate.bundle, record, options.config)
+        end,
     }
     local ok, message, bad_usage = run.execute(job)
     bar:finish()
@@ -207,7 +233,7 @@ local function list_isas(options)
         if how == "emulated" then
             here = "emulated by " .. toolchain.find_emulator(data.arch)[1]
         end
-        local _, no_compiler = toolchain.find_compiler(data.arch)
+        local _, no_compiler = toolchain.find_compiler(toolchain.arch_of(name))
         if no_compiler then
             here = here .. "; " .. no_compiler
         end
@@ -238,10 +264,10 @@ end
 -- Command line
 ----------------------------------------------------------------------------------------------------
 
-local function positive_integer(text)
+local function thread_count(text)
     local number <const> = math.tointeger(tonumber(text))
     if not number or number < 1 or number > 1024 then
-        return nil, ("expected a number from 1 to 1024, got '%s'"):format(text)
+        return nil, ("--threads takes a number from 1 to 1024, got '%s'"):format(text)
     end
     return number
 end
@@ -264,22 +290,22 @@ local function build_parser()
         parser:flag("-v --verbose", "Say more, and show where an internal error came from."))
 
     local verb = parser:command("emit", "Write the C files of one or more configs.")
-    verb:argument("configs", "Config file (.lua or .json)."):argname("CONFIG"):args("+")
+    verb:argument("CONFIG", "Config file (.lua or .json)."):target("configs"):args("+")
     verb:option("-o --output", "Where the files go."):argname("DIR"):default(".")
     add_set_option(verb)
 
     verb = parser:command("plan", "Say what would be generated and what it costs.")
-    verb:argument("config", "Config file (.lua or .json)."):argname("CONFIG")
+    verb:argument("CONFIG", "Config file (.lua or .json)."):target("config")
     verb:flag("--json", "Print the plan as JSON.")
     add_set_option(verb)
 
     verb = parser:command("run", "Emit, compile and run a config on tensors from a file.")
-    verb:argument("config", "Config file (.lua or .json)."):argname("CONFIG")
+    verb:argument("CONFIG", "Config file (.lua or .json)."):target("config")
     verb:option("--weights", "Weights (safetensors)."):argname("FILE")
     verb:option("--inputs", "Inputs: x, or q, k and v; context; lengths and masks (safetensors).")
         :argname("FILE"):count(1)
     verb:option("--output", "Where the results go (safetensors)."):argname("FILE"):count(1)
-    verb:option("--threads", "Threads to run on."):argname("N"):convert(positive_integer)
+    verb:option("--threads", "Threads to run on."):argname("N"):convert(thread_count)
     verb:option("--family", "Checkpoint family of the weight names."):argname("NAME")
     verb:option("--layer", "Layer of the checkpoint."):argname("N")
     add_set_option(verb)

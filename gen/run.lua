@@ -42,7 +42,14 @@ local function align_right(shape)
     return table.move(shape, 1, #shape, #full + 1, full)
 end
 
--- The mask tensor of the inputs gives mask_shape where the config does not.
+-- True for {B,1,L,S}, what a config without mask_shape gets.
+local function has_default_mask_shape(record)
+    local shape <const> = record.mask_shape
+    return shape ~= nil and shape[1] == record.batch and shape[2] == 1
+        and shape[3] == record.seq_len and shape[4] == record.kv_len
+end
+
+-- The mask tensor of the inputs gives mask_shape where the config leaves it at its default.
 local function adopt_mask_shape(record, inputs)
     local name <const> = record.mask.bool and "mask_keep" or "mask_add"
     local tensors, message = safetensors.read_header(inputs)
@@ -162,7 +169,7 @@ function M.execute(job)
         return nil, message
     end
     record.isa = { isa_name }
-    if (record.mask.bool or record.mask.additive) and record.mask_shape_is_default then
+    if has_default_mask_shape(record) then
         ok, message = adopt_mask_shape(record, job.inputs)
         if not ok then
             return nil, message

@@ -59,6 +59,12 @@ local function extend(words, ...)
     return all
 end
 
+-- The architecture an ISA's programs run on; "any" is this machine's.
+function M.arch_of(isa_name)
+    local arch <const> = isa.get(isa_name).arch
+    return arch == "any" and host.current().arch or arch
+end
+
 -- gcc or clang, and for which architecture: read from what the compiler itself predefines.
 local function identify(words)
     local status, text = process.capture(
@@ -101,9 +107,8 @@ local function default_compiler()
     return nil, needs_package("no C compiler (cc, gcc or clang)", "gcc libc6-dev")
 end
 
--- A compiler for `arch` ("any": this machine's): {words=, kind="gcc"|"clang", arch=}.
-function M.find_compiler(arch)
-    local wanted <const> = arch == "any" and host.current().arch or arch
+-- A compiler for the architecture `wanted`: {words=, kind="gcc"|"clang", arch=}.
+function M.find_compiler(wanted)
     local compiler, message = default_compiler()
     if compiler and compiler.arch == wanted then
         return compiler
@@ -129,7 +134,7 @@ end
 
 -- The words to put before a program built for `arch`: {} when it runs as it is.
 function M.find_emulator(arch)
-    if arch == "any" or arch == host.current().arch then
+    if arch == host.current().arch then
         return {}
     end
     local cross <const> = CROSS[arch]

@@ -21,7 +21,7 @@ packages_of() {
         ;;
     test)
         echo "$(packages_of demo) lua-penlight lua-unit g++ clang $(clang_runtime)" \
-            "libcriterion-dev libsimde-dev ninja-build valgrind binutils $(cross_packages)"
+            "libcriterion-dev libsimde-dev ninja-build valgrind binutils locales $(cross_packages)"
         ;;
     lint)
         echo "lua5.4 lua-argparse lua-dkjson lua-filesystem lua-check gcc libc6-dev" \
