@@ -40,7 +40,7 @@ function M.find_program(name)
     local status, text = process.capture({ "/bin/sh", "-c", 'command -v -- "$1"', "sh", name },
         { quiet = true })
     local path <const> = text:match("^[^\n]+")
-    return status == 0 and path and path:sub(1, 1) == "/" and path or nil
+    return status == 0 and path and path:find("/", 1, true) and path or nil
 end
 
 local function split_words(text)
