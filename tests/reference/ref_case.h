@@ -1,0 +1,42 @@
+/* One attention problem as the reference sees it: dimensions and options, read from a text line.
+ *
+ * The test harness writes the line from the config; nothing here comes from a generated kernel, so
+ * a wrong descriptor cannot mislead the reference. */
+#ifndef ATTNGEN_REF_CASE_H
+#define ATTNGEN_REF_CASE_H
+
+#include <stddef.h>
+
+enum ref_align { REF_TOP_LEFT, REF_BOTTOM_RIGHT, REF_LENGTHS, REF_OFFSET };
+enum ref_empty { REF_EMPTY_ZERO, REF_EMPTY_UNIFORM, REF_EMPTY_NAN };
+enum ref_weights { REF_WEIGHTS_NONE, REF_WEIGHTS_PER_HEAD, REF_WEIGHTS_MEAN };
+
+typedef struct ref_case {
+    size_t batch, seq_len, kv_len, heads, kv_heads, head_dim, v_head_dim;
+    size_t d_model, kv_dim; /* 0 for sdpa */
+    int sdpa, cross, output_projection;
+    int q_bias, k_bias, v_bias, o_bias;
+    double scale;
+    int causal, lengths, padding, bool_mask, additive;
+    enum ref_align align;
+    long offset; /* causal_align as an integer */
+    size_t mask_shape[4];
+    int zero_padded_queries;
+    enum ref_empty empty_row;
+    enum ref_weights return_weights;
+    int fast; /* accuracy = "fast" */
+} ref_case;
+
+/* Element counts of every tensor of a case; 0 for a tensor the case does not have. */
+typedef struct ref_sizes {
+    size_t x, context, q, k, v, kv_lengths, key_keep, mask_keep, mask_add, y, weights;
+    size_t q_weight, k_weight, v_weight, o_weight, q_bias, k_bias, v_bias, o_bias;
+    size_t y_row; /* elements of one query row of y (of one head for sdpa) */
+} ref_sizes;
+
+/* Parses "key=value key=value ...". Returns 0, or -1 with a message naming the key. */
+int ref_case_parse(ref_case *out, const char *text, char *message, size_t message_size);
+
+ref_sizes ref_case_sizes(const ref_case *c);
+
+#endif

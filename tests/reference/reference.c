@@ -1,0 +1,488 @@
+/* Double-precision attention from the formula, with the rounding error a float32 kernel may show.
+ *
+ * Error model (docs/testing.md): every quantity carries a standard error; a dot product of n terms
+ * adds u * sum|x||w| * sqrt(1/4 + n/18); errors of independent terms add in squares; an error of a
+ * logit moves its weight in proportion, and the context by p * error * |v - c|. */
+#include "reference/reference.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const double U = 0x1p-24;            /* float32 unit roundoff */
+static const double TINY = 0x1p-149;        /* smallest float32 denormal: absolute rounding floor */
+static const double EXP_ERROR = 4.0 * 0x1p-24;       /* relative standard error of exp, exact */
+static const double EXP_ERROR_FAST = 100.0 * 0x1p-24; /* one polynomial degree less */
+static const double SMALL_LOGIT_ERROR = 0.1; /* above it the first-order model is not used */
+
+/* Per-element value, standard error, and magnitude (|value| plus the bias a kernel may move). */
+typedef struct plane {
+    double *value, *error, *magnitude;
+} plane;
+
+typedef struct parts {
+    plane q, k, v, context;
+    double *logit, *logit_error, *weight, *weight_error; /* one row of S */
+} parts;
+
+static double square(double x)
+{
+    return x * x;
+}
+
+/* Standard error of a float32 dot product of n terms with magnitude sum a. */
+static double dot_error(double a, size_t n)
+{
+    return U * a * sqrt(0.25 + (double)n / 18.0) + TINY * (double)n;
+}
+
+static plane take_plane(double **at, size_t n)
+{
+    const plane p = {*at, *at + n, *at + 2 * n};
+    *at += 3 * n;
+    return p;
+}
+
+static size_t scratch_size(const ref_case *c)
+{
+    const size_t q = c->batch * c->heads * c->seq_len * c->head_dim;
+    const size_t k = c->batch * c->kv_heads * c->kv_len * c->head_dim;
+    const size_t v = c->batch * c->kv_heads * c->kv_len * c->v_head_dim;
+    const size_t context = c->batch * c->heads * c->seq_len * c->v_head_dim;
+    return 3 * (q + k + v + context) + 4 * c->kv_len;
+}
+
+static parts carve(const ref_case *c, double *at)
+{
+    parts p;
+    p.q = take_plane(&at, c->batch * c->heads * c->seq_len * c->head_dim);
+    p.k = take_plane(&at, c->batch * c->kv_heads * c->kv_len * c->head_dim);
+    p.v = take_plane(&at, c->batch * c->kv_heads * c->kv_len * c->v_head_dim);
+    p.context = take_plane(&at, c->batch * c->heads * c->seq_len * c->v_head_dim);
+    p.logit = at;
+    p.logit_error = at + c->kv_len;
+    p.weight = at + 2 * c->kv_len;
+    p.weight_error = at + 3 * c->kv_len;
+    return p;
+}
+
+int ref_alloc(ref_result *r, const ref_case *c)
+{
+    memset(r, 0, sizeof *r);
+    r->sizes = ref_case_sizes(c);
+    r->y = calloc(r->sizes.y, sizeof *r->y);
+    r->y_tol = calloc(r->sizes.y, sizeof *r->y_tol);
+    r->scratch = calloc(scratch_size(c), sizeof *r->scratch);
+    int ok = r->y != NULL && r->y_tol != NULL && r->scratch != NULL;
+    if (r->sizes.weights != 0) {
+        r->weights = calloc(r->sizes.weights, sizeof *r->weights);
+        r->weights_tol = calloc(r->sizes.weights, sizeof *r->weights_tol);
+        ok = ok && r->weights != NULL && r->weights_tol != NULL;
+    }
+    if (!ok) {
+        ref_free(r);
+        return -1;
+    }
+    return 0;
+}
+
+void ref_free(ref_result *r)
+{
+    free(r->y);
+    free(r->y_tol);
+    free(r->weights);
+    free(r->weights_tol);
+    free(r->scratch);
+    memset(r, 0, sizeof *r);
+}
+
+/* out[b,head,row,d] = x[b,row,:] . w[head*dim+d,:] + bias */
+static void project(plane out, const float *x, const float *w, const float *bias, size_t batch,
+                    size_t rows, size_t width, size_t heads, size_t dim)
+{
+    size_t at = 0;
+    for (size_t b = 0; b < batch; b++) {
+        for (size_t h = 0; h < heads; h++) {
+            for (size_t row = 0; row < rows; row++) {
+                const float *xr = x + (b * rows + row) * width;
+                for (size_t d = 0; d < dim; d++, at++) {
+                    const float *wr = w + (h * dim + d) * width;
+                    const double offset = bias != NULL ? (double)bias[h * dim + d] : 0.0;
+                    double sum = 0.0, size = fabs(offset);
+                    for (size_t e = 0; e < width; e++) {
+                        const double term = (double)xr[e] * (double)wr[e];
+                        sum += term;
+                        size += fabs(term);
+                    }
+                    out.value[at] = sum + offset;
+                    out.error[at] = dot_error(size, width + 1);
+                    out.magnitude[at] = fabs(out.value[at]) + fabs(offset);
+                }
+            }
+        }
+    }
+}
+
+static void copy_input(plane out, const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        out.value[i] = (double)x[i];
+        out.error[i] = 0.0;
+        out.magnitude[i] = fabs((double)x[i]);
+    }
+}
+
+static size_t mask_index(const ref_case *c, size_t b, size_t h, size_t i, size_t j)
+{
+    const size_t *n = c->mask_shape;
+    const size_t mb = n[0] == 1 ? 0 : b, mh = n[1] == 1 ? 0 : h, mi = n[2] == 1 ? 0 : i;
+    return ((mb * n[1] + mh) * n[2] + mi) * n[3] + j;
+}
+
+int ref_allowed(const ref_case *c, const attn_args *a, size_t b, size_t h, size_t i, size_t j)
+{
+    if (c->causal) {
+        long offset = 0;
+        if (c->align == REF_BOTTOM_RIGHT) {
+            offset = (long)c->kv_len - (long)c->seq_len;
+        } else if (c->align == REF_LENGTHS) {
+            offset = (long)a->kv_lengths[b] - (long)c->seq_len;
+        } else if (c->align == REF_OFFSET) {
+            offset = c->offset;
+        }
+        if ((long)j > (long)i + offset) {
+            return 0;
+        }
+    }
+    if (c->lengths && (long)j >= (long)a->kv_lengths[b]) {
+        return 0;
+    }
+    if (c->padding && a->key_keep[b * c->kv_len + j] == 0) {
+        return 0;
+    }
+    if (c->bool_mask && a->mask_keep[mask_index(c, b, h, i, j)] == 0) {
+        return 0;
+    }
+    if (c->additive) {
+        const float add = a->mask_add[mask_index(c, b, h, i, j)];
+        if (isinf(add) && add < 0.0F) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* One logit and its standard error; q and k point at the row's value/error/magnitude. */
+static void score(const ref_case *c, const parts *p, size_t qi, size_t ki, double add,
+                  double *logit, double *error)
+{
+    double sum = 0.0, size = 0.0, carried = 0.0;
+    for (size_t d = 0; d < c->head_dim; d++) {
+        const double q = p->q.value[qi + d], km = p->k.magnitude[ki + d];
+        sum += q * p->k.value[ki + d];
+        size += fabs(q) * km;
+        carried += square(p->q.error[qi + d] * km) + square(q * p->k.error[ki + d]);
+    }
+    const double s = fabs(c->scale);
+    *logit = c->scale * sum + add;
+    *error = sqrt(square(s) * carried + square(dot_error(s * size + fabs(add), c->head_dim + 4)));
+    if (isinf(*logit)) {
+        *error = 0.0; /* from an infinite input: certain */
+    }
+}
+
+/* Softmax over the allowed keys (logit_error < 0 marks a masked key). Returns the normaliser's
+ * logarithm; weights of masked keys are 0. */
+static void softmax_row(const ref_case *c, parts *p)
+{
+    const size_t n = c->kv_len;
+    double top = -INFINITY, sum = 0.0;
+    for (size_t j = 0; j < n; j++) {
+        if (p->logit_error[j] < 0.0) {
+            continue;
+        }
+        if (isnan(p->logit[j])) {
+            top = NAN;
+        }
+        if (!(p->logit[j] <= top)) {
+            top = isnan(top) ? top : p->logit[j];
+        }
+    }
+    for (size_t j = 0; j < n; j++) {
+        p->weight[j] = 0.0;
+        if (!(p->logit_error[j] < 0.0)) {
+            p->weight[j] = exp(p->logit[j] - top);
+            sum += p->weight[j];
+        }
+    }
+    double worst = 0.0, top_error = 0.0;
+    for (size_t j = 0; j < n; j++) {
+        if (p->logit_error[j] < 0.0) {
+            p->weight_error[j] = 0.0;
+            continue;
+        }
+        p->weight[j] /= sum;
+        if (p->weight[j] >= 1e-3) {
+            top_error = fmax(top_error, REF_SAFETY * p->logit_error[j]);
+        }
+        if (p->logit[j] - top + REF_SAFETY * p->logit_error[j] > -90.0) {
+            worst = fmax(worst, REF_SAFETY * p->logit_error[j]);
+        }
+    }
+    const double exp_error = c->fast ? EXP_ERROR_FAST : EXP_ERROR;
+    double common = square(U) * (0.25 + (double)n / 18.0 + 4.0);
+    for (size_t j = 0; j < n; j++) {
+        if (p->weight[j] > 0.0) {
+            common += square(p->weight[j]) * (square(p->logit_error[j]) + square(exp_error));
+        }
+    }
+    for (size_t j = 0; j < n; j++) {
+        const double e = p->logit_error[j];
+        if (e < 0.0) {
+            continue;
+        }
+        if (worst <= SMALL_LOGIT_ERROR) {
+            p->weight_error[j] =
+                p->weight[j] * sqrt(square(e) + square(exp_error) + common) + FLT_MIN;
+        } else {
+            /* A logit is uncertain by so much that its weight may be nearly anything. */
+            const double shift = REF_SAFETY * e + top_error + 1e-5;
+            const double logw = p->logit[j] - top - log(sum);
+            const double up = exp(fmin(0.0, logw + shift)), down = p->weight[j] * exp(-shift);
+            p->weight_error[j] = fmax(up - p->weight[j], p->weight[j] - down) / REF_SAFETY + FLT_MIN;
+        }
+    }
+}
+
+/* The context row of one query head: value and error for each of the V columns. */
+static void context_row(const ref_case *c, parts *p, size_t vi, size_t ci)
+{
+    const size_t width = c->v_head_dim, n = c->kv_len;
+    for (size_t d = 0; d < width; d++) {
+        double sum = 0.0, size = 0.0;
+        for (size_t j = 0; j < n; j++) {
+            if (!(p->logit_error[j] < 0.0)) {
+                sum += p->weight[j] * p->v.value[vi + j * width + d];
+                size += p->weight[j] * p->v.magnitude[vi + j * width + d];
+            }
+        }
+        double carried = 0.0, floor = 0.0, linear = 0.0, reach = 0.0;
+        int large = 0;
+        for (size_t j = 0; j < n; j++) {
+            if (p->logit_error[j] < 0.0) {
+                continue;
+            }
+            const double v = p->v.value[vi + j * width + d], away = fabs(v - sum);
+            const double we = p->weight_error[j];
+            carried += square(we * away) + square(p->weight[j] * p->v.error[vi + j * width + d]);
+            floor += FLT_MIN * p->v.magnitude[vi + j * width + d];
+            linear += we * away;
+            if (we > SMALL_LOGIT_ERROR * 0.1 / REF_SAFETY) {
+                large = 1;
+            }
+            if (p->weight[j] + REF_SAFETY * we > 1e-30) {
+                reach = fmax(reach, away);
+            }
+        }
+        const double moved = large ? fmin(linear, reach) : sqrt(carried);
+        p->context.value[ci + d] = sum;
+        p->context.error[ci + d] =
+            sqrt(square(moved) + (large ? carried : 0.0) + square(dot_error(size, n)) +
+                 square(fabs(sum) * U * 2.0)) + floor + TINY;
+        p->context.magnitude[ci + d] = size;
+    }
+}
+
+static void uniform_row(const ref_case *c, parts *p)
+{
+    for (size_t j = 0; j < c->kv_len; j++) {
+        p->weight[j] = 1.0 / (double)c->kv_len;
+        p->logit_error[j] = 0.0;
+        p->weight_error[j] = U / (double)c->kv_len;
+    }
+}
+
+static void fill_row(plane out, size_t at, size_t n, double value)
+{
+    for (size_t d = 0; d < n; d++) {
+        out.value[at + d] = value;
+        out.error[at + d] = 0.0;
+        out.magnitude[at + d] = 0.0;
+    }
+}
+
+static void store_weights(const ref_case *c, const parts *p, ref_result *r, size_t b, size_t h,
+                          size_t i)
+{
+    const size_t n = c->kv_len;
+    if (c->return_weights == REF_WEIGHTS_PER_HEAD) {
+        const size_t at = ((b * c->heads + h) * c->seq_len + i) * n;
+        for (size_t j = 0; j < n; j++) {
+            r->weights[at + j] = p->weight[j];
+            r->weights_tol[at + j] = REF_SAFETY * p->weight_error[j];
+        }
+    } else if (c->return_weights == REF_WEIGHTS_MEAN) {
+        const size_t at = (b * c->seq_len + i) * n;
+        const double heads = (double)c->heads;
+        for (size_t j = 0; j < n; j++) {
+            if (h == 0) {
+                r->weights[at + j] = 0.0;
+                r->weights_tol[at + j] = 0.0;
+            }
+            r->weights[at + j] += p->weight[j] / heads;
+            if (p->weight_error[j] > 0.0) {
+                r->weights_tol[at + j] +=
+                    REF_SAFETY * (p->weight_error[j] / heads + U * p->weight[j]);
+            }
+        }
+    }
+}
+
+/* Everything of one (item, head, query) up to the context row. */
+static void attend(const ref_case *c, const attn_args *a, parts *p, ref_result *r, size_t b,
+                   size_t h, size_t i)
+{
+    const size_t g = h / (c->heads / c->kv_heads), n = c->kv_len;
+    const size_t qi = ((b * c->heads + h) * c->seq_len + i) * c->head_dim;
+    const size_t ki = (b * c->kv_heads + g) * n * c->head_dim;
+    const size_t vi = (b * c->kv_heads + g) * n * c->v_head_dim;
+    const size_t ci = ((b * c->heads + h) * c->seq_len + i) * c->v_head_dim;
+    size_t allowed = 0;
+    for (size_t j = 0; j < n; j++) {
+        p->weight[j] = p->weight_error[j] = 0.0;
+        p->logit_error[j] = -1.0;
+        if (ref_allowed(c, a, b, h, i, j)) {
+            const double add =
+                c->additive ? (double)a->mask_add[mask_index(c, b, h, i, j)] : 0.0;
+            score(c, p, qi, ki + j * c->head_dim, add, &p->logit[j], &p->logit_error[j]);
+            allowed++;
+        }
+    }
+    if (c->zero_padded_queries && (long)i >= (long)a->kv_lengths[b]) {
+        memset(p->weight, 0, n * sizeof *p->weight);
+        memset(p->weight_error, 0, n * sizeof *p->weight_error);
+        fill_row(p->context, ci, c->v_head_dim, 0.0);
+    } else if (allowed != 0) {
+        softmax_row(c, p);
+        context_row(c, p, vi, ci);
+    } else if (c->empty_row == REF_EMPTY_ZERO) {
+        fill_row(p->context, ci, c->v_head_dim, 0.0);
+    } else if (c->empty_row == REF_EMPTY_UNIFORM) {
+        uniform_row(c, p);
+        context_row(c, p, vi, ci);
+    } else {
+        for (size_t j = 0; j < n; j++) {
+            p->weight[j] = NAN;
+        }
+        fill_row(p->context, ci, c->v_head_dim, NAN);
+    }
+    store_weights(c, p, r, b, h, i);
+}
+
+/* y row of (b, i) from the context rows of all heads. */
+static void output_row(const ref_case *c, const attn_weights *w, const parts *p, ref_result *r,
+                       size_t b, size_t i)
+{
+    const size_t width = c->v_head_dim, hv = c->heads * width;
+    const size_t at = (b * c->seq_len + i) * r->sizes.y_row;
+    for (size_t o = 0; o < r->sizes.y_row; o++) {
+        double sum = c->o_bias ? (double)w->o_bias[o] : 0.0;
+        double size = fabs(sum), carried = 0.0;
+        for (size_t f = 0; f < hv; f++) {
+            const size_t h = f / width, d = f % width;
+            const size_t ci = ((b * c->heads + h) * c->seq_len + i) * width + d;
+            if (!c->output_projection) {
+                if (f == o) {
+                    sum = p->context.value[ci];
+                    carried = square(p->context.error[ci]);
+                }
+                continue;
+            }
+            const double wo = (double)w->o_weight[o * hv + f];
+            const size_t g = h / (c->heads / c->kv_heads);
+            const double bv = c->v_bias ? fabs((double)w->v_bias[g * width + d]) : 0.0;
+            sum += wo * p->context.value[ci];
+            size += fabs(wo) * (fabs(p->context.value[ci]) + 2.0 * bv);
+            carried += square(wo * p->context.error[ci]);
+        }
+        const double own = c->output_projection ? dot_error(size, hv + 1) : 0.0;
+        r->y[at + o] = sum;
+        r->y_tol[at + o] = REF_SAFETY * sqrt(carried + square(own)) + TINY;
+    }
+}
+
+void ref_run(const ref_case *c, const attn_weights *w, const attn_args *a, ref_result *r)
+{
+    parts p = carve(c, r->scratch);
+    if (c->sdpa) {
+        copy_input(p.q, a->q, r->sizes.q);
+        copy_input(p.k, a->k, r->sizes.k);
+        copy_input(p.v, a->v, r->sizes.v);
+    } else {
+        const float *kv = c->cross ? a->context : a->x;
+        project(p.q, a->x, w->q_weight, c->q_bias ? w->q_bias : NULL, c->batch, c->seq_len,
+                c->d_model, c->heads, c->head_dim);
+        project(p.k, kv, w->k_weight, c->k_bias ? w->k_bias : NULL, c->batch, c->kv_len, c->kv_dim,
+                c->kv_heads, c->head_dim);
+        project(p.v, kv, w->v_weight, c->v_bias ? w->v_bias : NULL, c->batch, c->kv_len, c->kv_dim,
+                c->kv_heads, c->v_head_dim);
+    }
+    for (size_t b = 0; b < c->batch; b++) {
+        for (size_t i = 0; i < c->seq_len; i++) {
+            for (size_t h = 0; h < c->heads; h++) {
+                attend(c, a, &p, r, b, h, i);
+                if (c->sdpa) {
+                    const size_t at = ((b * c->heads + h) * c->seq_len + i) * c->v_head_dim;
+                    for (size_t d = 0; d < c->v_head_dim; d++) {
+                        r->y[at + d] = p.context.value[at + d];
+                        r->y_tol[at + d] = REF_SAFETY * p.context.error[at + d] + TINY;
+                    }
+                }
+            }
+            if (c->sdpa) {
+                continue;
+            }
+            output_row(c, w, &p, r, b, i);
+            if (c->zero_padded_queries && (long)i >= (long)a->kv_lengths[b]) {
+                const size_t at = (b * c->seq_len + i) * r->sizes.y_row;
+                memset(r->y + at, 0, r->sizes.y_row * sizeof *r->y);
+                memset(r->y_tol + at, 0, r->sizes.y_row * sizeof *r->y_tol);
+            }
+        }
+    }
+}
+
+size_t ref_compare(const float *got, const double *want, const double *tol, size_t n,
+                   int loose, double *worst)
+{
+    for (size_t i = 0; i < n; i++) {
+        const double g = (double)got[i];
+        if (!isfinite(want[i])) {
+            if (isnan(want[i]) && !loose ? !isnan(g) : isfinite(g)) {
+                return i;
+            }
+            continue;
+        }
+        const double error = fabs(g - want[i]);
+        if (!(error <= tol[i])) {
+            return i;
+        }
+        if (tol[i] > 0.0 && error / tol[i] > *worst) {
+            *worst = error / tol[i];
+        }
+    }
+    return n;
+}
+
+size_t ref_agree(const double *a, const double *b, const double *tol, size_t n)
+{
+    /* Double rounds 2^-29 times as coarsely as float; the rest covers logits that cancel. */
+    for (size_t i = 0; i < n; i++) {
+        const int nan = isnan(a[i]) || isnan(b[i]);
+        if (nan ? !(isnan(a[i]) && isnan(b[i])) : !(fabs(a[i] - b[i]) <= 0x1p-20 * tol[i])) {
+            return i;
+        }
+    }
+    return n;
+}
