@@ -92,7 +92,7 @@ function render(value, depth)
     if value == json.null then
         return "null"
     elseif kind == "string" then
-        return '"' .. shorten(escape_text(value), MAX_TEXT) .. '"'
+        return '"' .. shorten(escape_text((value:gsub('["\\]', "\\%0"))), MAX_TEXT) .. '"'
     elseif kind == "number" then
         return render_number(value)
     elseif kind == "table" then
@@ -110,7 +110,7 @@ end
 
 -- A key of any type as the user would write it: head, [1], [true].
 function M.render_key(key)
-    return type(key) == "string" and key or "[" .. render(key, 1) .. "]"
+    return type(key) == "string" and key ~= "" and key or "[" .. render(key, 1) .. "]"
 end
 
 -- Edits (insert, delete, replace, swap neighbours) that turn a into b.

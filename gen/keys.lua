@@ -175,13 +175,13 @@ M.list = {
     },
     {
         name = "plan", kind = "special", type = "table", default_text = "the planner's",
-        allowed = "a table, see below",
+        allowed = "a table of project, scores, context, output, fold",
         meaning = "overrides of the plan, per stage",
         also = { "tiles", "schedule" },
     },
     {
         name = "target", kind = "special", type = "table", default_text = "of the ISA",
-        allowed = "a table, see below",
+        allowed = "a table of l1d, l1i, l2, fma_latency, fma_pipes",
         meaning = "numbers of the machine the planner reads",
         also = { "cache", "machine", "cpu" },
     },

@@ -106,7 +106,7 @@ local function check_choice(check, entry, value)
     elseif value == true and entry.choices[1] == false then
         report(check, entry.name, "true does not say which", entry.allowed)
     else
-        refuse_type(check, entry.name, entry.type == "string" and "a string" or entry.type,
+        refuse_type(check, entry.name, entry.type == "string" and "a string" or "false or a string",
             entry.allowed, value)
     end
 end

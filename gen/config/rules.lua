@@ -109,10 +109,12 @@ local function check_context(check, record)
     if record.kv_dim and record.d_model and record.kv_dim ~= record.d_model then
         report(check, "kv_dim", ("differs from d_model %d, but without a context K and V come "
             .. "from x"):format(record.d_model), "d_model, or cross = true")
+        record.kv_dim = nil
     end
     if record.kv_len and record.seq_len and record.kv_len ~= record.seq_len then
         report(check, "kv_len", ("differs from seq_len %d, but without a context K and V come "
             .. "from x"):format(record.seq_len), 'seq_len, or cross = true, or op = "sdpa"')
+        record.kv_len = nil
     end
 end
 

@@ -37,7 +37,7 @@ local function list_tensors(record)
         { "k", "batch", "kv_len", groups_d },
         { "v", "batch", "kv_len", groups_v },
         { "the heads' output", "batch", "seq_len", heads_v },
-        { "the scores of one head", "seq_len", "kv_len" },
+        { "one head's score matrix", "seq_len", "kv_len" },
     }
     local function insert(wanted, ...)
         if wanted then
@@ -85,9 +85,15 @@ local function largest_key(names, sizes)
     return names[best]
 end
 
+-- "8 x 64 (batch x d_model)"
 local function describe(names, sizes)
-    local shape <const> = table.concat(sizes, " x ")
-    return ("%s (%s)"):format(shape, table.concat(names, " x "))
+    local labels <const> = {}
+    for index, name in ipairs(names) do
+        if name ~= names[index - 1] then
+            labels[#labels + 1] = name
+        end
+    end
+    return ("%s (%s)"):format(table.concat(sizes, " x "), table.concat(labels, " x "))
 end
 
 -- H·D, H·Dv, G·D, G·Dv are dimensions of tensors and loop counts of the kernel.
@@ -111,7 +117,7 @@ local function check_bytes(record, report)
         local bytes <const> = multiply(4, table.unpack(sizes))
         local key <const> = largest_key(names, sizes)
         if not bytes then
-            report(key, ("%s is %s floats"):format(tensor[1], describe(names, sizes)),
+            report(key, ("%s of %s elements is too big"):format(tensor[1], describe(names, sizes)),
                 "less than 2^63 bytes for a tensor")
             return
         elseif bytes > biggest then

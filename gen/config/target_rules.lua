@@ -98,8 +98,7 @@ local function check_plan(check, record)
         stage_names[#stage_names + 1] = stage.name
     end
     stage_names[#stage_names + 1] = "fold"
-    if value == nil or not values.table(check, "plan", value,
-            "a table of " .. table.concat(stage_names, ", ")) then
+    if value == nil or not values.table(check, "plan", value, keys.by_name.plan.allowed) then
         return
     end
     values.fields(check, "plan", value, stage_names, function(name, key, stage_value)
@@ -114,8 +113,7 @@ end
 local function check_target(check, record)
     record.target = {}
     local value <const> = check.raw.target
-    if value ~= nil and values.table(check, "target", value,
-            "a table of " .. table.concat(keys.target_numbers, ", ")) then
+    if value ~= nil and values.table(check, "target", value, keys.by_name.target.allowed) then
         values.fields(check, "target", value, keys.target_numbers, function(name, key, number)
             record.target[name] = values.integer(check, key, number, 1, keys.MAX_SIZE)
         end)
