@@ -9,6 +9,7 @@ local config <const> = require("gen.config")
 local diagnostics <const> = require("gen.diagnostics")
 local keys <const> = require("gen.keys")
 local names <const> = require("gen.config.names")
+local sandbox <const> = require("gen.sandbox")
 local sizes <const> = require("gen.config.sizes")
 local strict_json <const> = require("gen.strict_json")
 
@@ -786,6 +787,74 @@ function TestConfigWords:test_the_examples_of_the_page_are_valid()
     local raw <const> = load(lua_text, "=page", "t", {})()
     lu.assertNotNil(validate(raw))
     lu.assertEquals(validate(strict_json.decode(json_text)), validate(raw))
+end
+
+----------------------------------------------------------------------------------------------------
+-- Random damage: whatever comes in, the answer is a record or errors, never a Lua error
+----------------------------------------------------------------------------------------------------
+
+local ODD_VALUES <const> = {
+    0, 1, -1, 8, 0.5, 1e300, 0 / 0, math.huge, math.maxinteger, math.mininteger, 2147483647, true,
+    false, "", "causal", "lengths", "none", "top_left", "zero", "native", "avx2", "sdpa", "mha",
+    "\0", {}, { 1, 1, 8, 8 }, { "causal", "lengths" }, { false }, { q = true }, { rows = 4 },
+    { scores = { rows = 4 } }, { { { {} } } }, { [false] = 1 }, print, strict_json.null, io.stdout,
+}
+
+TestConfigDamage = {}
+
+function TestConfigDamage:setUp()
+    math.randomseed(20240607)
+end
+
+function TestConfigDamage:test_random_tables()
+    local accepted, refused = 0, 0
+    for _ = 1, 5000 do
+        local raw <const> = math.random(2) == 1 and bad.with {} or bad.sdpa {}
+        for _ = 1, math.random(3) do
+            raw[keys.list[math.random(#keys.list)].name] = ODD_VALUES[math.random(#ODD_VALUES)]
+        end
+        local record <const>, errors = validate(raw)
+        if record then
+            accepted = accepted + 1
+        else
+            refused = refused + 1
+            lu.assertTrue(#errors > 0)
+            for line in (config.format_errors(errors) .. "\n"):gmatch("(.-)\n") do
+                lu.assertEquals(line:sub(1, 7), "c.lua: ")
+            end
+        end
+    end
+    lu.assertTrue(accepted > 40 and refused > 4000, accepted .. " accepted")
+end
+
+local function damage(text)
+    local at <const> = math.random(#text)
+    local kind <const> = math.random(3)
+    local middle = kind == 1 and "" or string.char(math.random(0, 255))
+    if kind == 3 then
+        middle = text:sub(at, at + math.random(10))
+    end
+    return text:sub(1, at - 1) .. middle .. text:sub(at + (kind == 3 and 0 or 1))
+end
+
+function TestConfigDamage:test_random_texts()
+    local json_text <const> = '{"seq_len": 8, "d_model": 64, "heads": 4, "isa": ["scalar"], '
+        .. '"bias": {"k": false}, "scale": 1.5e-1, "name": "a\\u0062", "cross": null}'
+    local lua_text <const> = 'return { seq_len = 8, heads = math.floor(4.5), isa = { "scalar" }, '
+        .. "bias = { k = not true }, d_model = (function(n) for i = 1, 3 do n = n * 2 end "
+        .. "return n end)(8) }"
+    for _ = 1, 3000 do
+        local text = damage(json_text)
+        local value, message = strict_json.decode(text)
+        lu.assertTrue((value == nil) == (message ~= nil), text)
+        text = damage(damage(lua_text))
+        local ok
+        ok, value = sandbox.evaluate(text)
+        lu.assertTrue(ok or type(value) == "string", text)
+        if ok and type(value) == "table" then
+            validate(value)
+        end
+    end
 end
 
 if arg and arg[0] and arg[0]:find("test_config%.lua$") then
