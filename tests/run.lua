@@ -1,0 +1,158 @@
+#!/usr/bin/env lua5.4
+-- Runs the tests, from the root of the repository.
+--   lua5.4 tests/run.lua quick      what `make test` runs
+--   lua5.4 tests/run.lua full       what `make check-all` runs
+--   lua5.4 tests/run.lua fuzz       kernel fuzzing alone; SEED=N repeats, CASE=N one case
+--   output: a summary of builds, input sets and skips; exit status 1 on any failure
+-- Compiles into build/tests/; installs nothing (tools/setup.sh does).
+package.path = "./?.lua;./?/init.lua;" .. package.path
+
+local campaign <const> = require("tests.fuzz.campaign")
+local cases <const> = require("tests.harness.cases")
+local fs <const> = require("gen.fs")
+local mutants <const> = require("tests.fuzz.mutants")
+local process <const> = require("gen.process")
+local programs <const> = require("tests.harness.programs")
+local report_failures <const> = require("tests.fuzz.report")
+local toolset <const> = require("tests.harness.toolset")
+
+local MODES <const> = {
+    quick = { seed = 1, cases = 80, sets = 96, emulated_sets = 36, all_isas = false,
+        min_builds = 150, min_sets = 10000 },
+    full = { seed = 2, cases = 320, sets = 400, emulated_sets = 120, all_isas = true,
+        min_builds = 600, min_sets = 200000 },
+    fuzz = { cases = 60, sets = 300, emulated_sets = 100 },
+}
+
+local failures <const> = {}
+
+local function fail(text)
+    failures[#failures + 1] = text
+    io.stdout:write("FAILED: ", text, "\n")
+end
+
+local function section(title)
+    io.stdout:write("\n== ", title, "\n")
+    io.stdout:flush()
+end
+
+local function seconds()
+    return os.time()
+end
+
+local function run_unit_tests()
+    section("generator unit tests (Lua)")
+    for _, name in ipairs(fs.list("tests/unit") or {}) do
+        if name:find("^test_.*%.lua$") then
+            io.stdout:write(name, ": ")
+            io.stdout:flush()
+            if process.run({ "lua5.4", "tests/unit/" .. name }) ~= 0 then
+                fail("tests/unit/" .. name)
+            end
+        end
+    end
+end
+
+local function run_suites(built, environment)
+    for _, suite in ipairs(built.suites) do
+        if suite.name ~= "test_kernels" then
+            io.stdout:write(suite.name, ": ")
+            io.stdout:flush()
+            local words <const> = { "env", environment[1], environment[2], suite.path,
+                "--jobs", 2 }
+            if process.run(words) ~= 0 then
+                fail(suite.name)
+            end
+        end
+    end
+end
+
+local function run_mutants(built)
+    section("self-test: planted faults must be caught")
+    local dir <const> = "build/tests/mutants"
+    assert(fs.make_directories(dir))
+    local kills <const>, survivors <const> = mutants.run(built.check, dir)
+    print(("%d planted faults caught, %d missed"):format(kills, #survivors))
+    for _, name in ipairs(survivors) do
+        fail("planted fault not caught: " .. name)
+    end
+end
+
+local function print_report(report)
+    print(("seed %d: %d configs, %d (config, ISA, compiler) builds, %d input sets judged (%d confirmed"
+        .. " by OpenBLAS)"):format(report.seed, report.cases, report.builds, report.sets,
+        report.cross))
+    print(("also built: %d at -O0/-O3, %d for the real ISA without running, %d headers as C++; run"
+        .. " under ASan+UBSan: %d, under valgrind: %d"):format(report.level_builds,
+        report.compile_only, report.headers, report.asan, report.valgrind))
+    print(("largest error: %.2f of its bound; %d draws refused by the plan"):format(report.worst,
+        report.refused))
+    for _, key in ipairs(report.skip_order) do
+        print(("skipped: %d x %s"):format(report.skips[key], key))
+    end
+end
+
+local function check_budget(report, mode)
+    if mode.min_builds and report.builds < mode.min_builds then
+        fail(("%d builds, at least %d wanted"):format(report.builds, mode.min_builds))
+    end
+    if mode.min_sets and report.sets < mode.min_sets then
+        fail(("%d input sets, at least %d wanted"):format(report.sets, mode.min_sets))
+    end
+end
+
+local function run_campaign(mode, name, tools, built)
+    section("kernel fuzzing")
+    local seed <const> = math.tointeger(tonumber(arg[2] or os.getenv("SEED"))) or mode.seed
+        or os.time()
+    local only <const> = math.tointeger(tonumber(os.getenv("CASE")))
+    print(("seed %d%s"):format(seed, only and ", case " .. only or ""))
+    built.kernels = "build/tests/bin/test_kernels"
+    local report <const> = campaign.run({ seed = seed, only = only, name = name, tools = tools,
+        programs = built, cases = math.tointeger(tonumber(os.getenv("CASES"))) or mode.cases,
+        sets = mode.sets, emulated_sets = mode.emulated_sets })
+    print_report(report)
+    if #report.failures > 0 then
+        report_failures.print(report, tools, built)
+        fail(("%d fuzz failures, seed %d"):format(#report.failures, seed))
+    else
+        check_budget(report, mode)
+    end
+end
+
+local function main()
+    local name <const> = arg[1] or "quick"
+    local mode <const> = MODES[name]
+    if not mode then
+        io.stderr:write("usage: lua5.4 tests/run.lua quick|full|fuzz [SEED]\n")
+        os.exit(2)
+    end
+    local started <const> = seconds()
+    local tools <const> = toolset.find()
+    section("building the test programs")
+    local built <const>, log <const> = programs.build(tools)
+    if not built then
+        io.stdout:write(log)
+        os.exit(1)
+    end
+    if name ~= "fuzz" then
+        run_unit_tests()
+        run_mutants(built)
+        section("kernels of the written-down cases, and the Criterion suites")
+        local environment <const>, problems = cases.build(tools, mode.all_isas)
+        for _, problem in ipairs(problems) do
+            fail(problem)
+        end
+        run_suites(built, environment)
+    end
+    run_campaign(mode, name, tools, built)
+    section("summary")
+    print(("%s, %d s"):format(#failures == 0 and "all passed" or #failures .. " failed",
+        seconds() - started))
+    for _, text in ipairs(failures) do
+        print("FAILED: " .. text)
+    end
+    os.exit(#failures == 0 and 0 or 1)
+end
+
+main()
