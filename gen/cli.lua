@@ -5,13 +5,13 @@
 -- tools is 1, an interrupt 130. Decides nothing about kernels.
 
 local argparse <const> = require("argparse")
-local dkjson <const> = require("dkjson")
 
 local config <const> = require("gen.config")
 local fs <const> = require("gen.fs")
 local generate <const> = require("gen.generate")
 local host <const> = require("gen.host")
 local isa <const> = require("gen.isa")
+local manifest <const> = require("gen.manifest")
 local process <const> = require("gen.process")
 local progress <const> = require("gen.progress")
 local run <const> = require("gen.run")
@@ -156,32 +156,13 @@ local function emit(options)
     say(options, "%d files written, %d already up to date", #result.written, #result.unchanged)
 end
 
--- JSON with sorted keys, so that the same plan is the same text.
-local function encode_json(value)
-    local names <const>, seen <const> = {}, {}
-    local function collect(item)
-        if type(item) == "table" then
-            for key, inner in pairs(item) do
-                if type(key) == "string" and not seen[key] then
-                    seen[key] = true
-                    names[#names + 1] = key
-                end
-                collect(inner)
-            end
-        end
-    end
-    collect(value)
-    table.sort(names)
-    return dkjson.encode(value, { indent = true, keyorder = names })
-end
-
 local function plan(options)
     local reports <const> = {}
     for index, variant in ipairs(load_variants({ options.config }, options.overrides)) do
         reports[index] = ask_generator(generate.plan, variant.record, variant.path)
     end
     if options.json then
-        print(encode_json(#reports == 1 and reports[1] or reports))
+        io.stdout:write(manifest.encode(#reports == 1 and reports[1] or reports))
         return
     end
     for index, report in ipairs(reports) do

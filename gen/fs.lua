@@ -130,6 +130,14 @@ function M.remove_directories(made)
     end
 end
 
+function M.rename(from, to)
+    return os.rename(from, to)
+end
+
+function M.remove(path)
+    return os.remove(path)
+end
+
 -- A new private directory, under $TMPDIR or /tmp.
 function M.make_temp_directory()
     local base <const> = os.getenv("TMPDIR") or "/tmp"
@@ -151,7 +159,7 @@ function M.remove_temp_directory(dir)
 end
 
 -- Nobody may write: honoured for root too, who would otherwise write through it.
-local function is_read_only(path)
+function M.is_read_only(path)
     local permissions <const> = lfs.attributes(path, "permissions")
     return permissions ~= nil and not permissions:find("w", 1, true)
 end
@@ -165,7 +173,7 @@ function M.inspect_target(path)
         return path .. ": is a symbolic link; remove it or choose another output directory"
     elseif kind ~= "file" then
         return ("%s: is a %s, not a plain file"):format(path, kind)
-    elseif is_read_only(path) then
+    elseif M.is_read_only(path) then
         return path .. ": is read-only"
     end
     local text, message = M.read(path)
@@ -190,7 +198,7 @@ end
 
 -- A name beside `path` that nothing else uses. The table address is unique within this process,
 -- the check covers leftovers of others.
-local function temporary_name(path)
+function M.temporary_name(path)
     local dir, base = M.split(path)
     local mark <const> = tostring({}):match("0x(%x+)") or "0"
     local count = 0
@@ -209,7 +217,7 @@ local function roll_back(done, rename)
         if item.before == nil then
             os.remove(item.path)
         else
-            local spare <const> = temporary_name(item.path)
+            local spare <const> = M.temporary_name(item.path)
             if write_plain(spare, item.before) then
                 rename(spare, item.path)
             end
@@ -229,10 +237,10 @@ end
 local function stage_items(items)
     for _, item in ipairs(items) do
         local dir <const> = M.split(item.path)
-        if is_read_only(dir) then
+        if M.is_read_only(dir) then
             return nil, dir .. ": the directory is read-only", true
         end
-        item.temporary = temporary_name(item.path)
+        item.temporary = M.temporary_name(item.path)
         local ok, message, refused = write_plain(item.temporary, item.text)
         if not ok then
             return nil, ("%s: cannot be written: %s"):format(item.path, message), refused

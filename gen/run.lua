@@ -82,14 +82,16 @@ local function write_bundle(bundle, dir)
     return fs.write_all(files)
 end
 
-local function runner_words(job, emulator, runner, shared, variant)
-    local words <const> = table.move(emulator, 1, #emulator, 1, {})
+-- The command line of attn_run.
+local function runner_words(job, runner, shared, variant)
+    local words <const> = { runner[1] }
     local function add(...)
         for _, word in ipairs({ ... }) do
             words[#words + 1] = tostring(word)
         end
     end
-    add(runner, shared, variant.prefix)
+    add(table.unpack(runner, 2))
+    add(shared, variant.prefix)
     for _, option in ipairs({ "weights", "inputs", "output", "threads", "family", "layer" }) do
         if job[option] then
             add("--" .. option, job[option])
@@ -118,17 +120,17 @@ local function execute_in(dir, job, record)
     if not emulator then
         return nil, message
     end
-    shared, message = toolchain.build_shared(compiler, variant, dir)
+    shared, message = toolchain.build_shared(compiler, bundle.manifest, dir)
     if not shared then
         return nil, message
     end
-    runner, message = toolchain.find_runner(compiler, job.root)
+    runner, message = toolchain.find_runner(compiler, emulator, job.root)
     if not runner then
         return nil, message
     end
 
     job.step("run")
-    local status <const> = process.run(runner_words(job, emulator, runner, shared, variant))
+    local status <const> = process.run(runner_words(job, runner, shared, variant))
     if status ~= 0 then
         return nil, ("the run failed (exit status %d)"):format(status)
     end

@@ -8,6 +8,7 @@ local fs <const> = require("gen.fs")
 local host <const> = require("gen.host")
 local isa <const> = require("gen.isa")
 local process <const> = require("gen.process")
+local version <const> = require("gen.version")
 
 local M = {}
 
@@ -228,13 +229,138 @@ function M.compile(compiler, arguments)
     return nil, explain_failure(compiler, text)
 end
 
--- Compiles a variant of a manifest (kernel and pack) found in `dir` to a shared object there.
-function M.build_shared(compiler, variant, dir)
+-- A file of the checkout's build directory, or of the user's cache when attngen is installed.
+local function cache_directory(root)
+    if fs.is_file(fs.join(root, "Makefile")) then
+        local build <const> = fs.join(root, "build/runner")
+        if fs.make_directories(build) and not fs.is_read_only(build) then
+            return build
+        end
+    end
+    local base = os.getenv("XDG_CACHE_HOME") or ""
+    if base:sub(1, 1) ~= "/" then
+        local home <const> = os.getenv("HOME")
+        if not home then
+            return nil, "HOME and XDG_CACHE_HOME are not set: no place for the runtime's programs"
+        end
+        base = fs.join(home, ".cache")
+    end
+    local dir <const> = fs.join(base, "attngen/" .. version.VERSION)
+    local made, message = fs.make_directories(dir)
+    return made and dir, message
+end
+
+local function is_current(program, sources)
+    local built <const> = fs.modified(program)
+    if not built then
+        return false
+    end
+    for _, source in ipairs(sources) do
+        if fs.modified(source) >= built then
+            return false
+        end
+    end
+    return true
+end
+
+local function list_files(dir, pattern)
+    local files <const> = {}
+    for _, name in ipairs(assert(fs.list(dir))) do
+        if name:find(pattern) then
+            files[#files + 1] = fs.join(dir, name)
+        end
+    end
+    return files
+end
+
+-- The sources of the two programs; attn_exec's are listed beside it, since it must do without the
+-- libraries the other half needs.
+local function program_sources(root, program)
+    local runtime <const> = fs.join(root, "runtime")
+    if program == "attn_run" then
+        return extend({ fs.join(runtime, "tools/attn_run.c") },
+            list_files(fs.join(runtime, "src/edge"), "%.c$"),
+            list_files(fs.join(runtime, "src/host"), "%.c$"))
+    end
+    local sources <const> = {}
+    local list <const> = assert(fs.read(fs.join(runtime, "tools/attn_exec.sources")))
+    for line in list:gmatch("[^\n]+") do
+        sources[#sources + 1] = fs.join(root, line)
+    end
+    return sources
+end
+
+local LIBRARIES <const> = {
+    attn_run = { "-ljansson", "-ldl", "-pthread", "-lm" },
+    attn_exec = { "-ldl", "-pthread", "-lm" },
+}
+
+-- A program of runtime/tools, built on first use and when its sources change; its path.
+local function build_program(compiler, root, program)
+    local dir, message = cache_directory(root)
+    if not dir then
+        return nil, message
+    end
+    local path <const> = fs.join(dir, program .. "-" .. compiler.arch)
+    local sources <const> = program_sources(root, program)
+    local include <const> = fs.join(root, "runtime/include")
+    if is_current(path, extend(sources, list_files(fs.join(include, "attngen"), "%.h$"),
+        list_files(fs.join(root, "runtime/src/host"), "%.h$"))) then
+        return path
+    end
+    -- Two runs at the same time build twice, and the last rename wins.
+    local temporary <const> = fs.temporary_name(path)
+    local ok
+    ok, message = M.compile(compiler, extend({ "-std=c11", "-O2", "-I", include, "-o", temporary },
+        sources, LIBRARIES[program]))
+    if ok then
+        ok, message = fs.rename(temporary, path)
+    end
+    if not ok then
+        fs.remove(temporary)
+        return nil, message
+    end
+    return path
+end
+
+-- The words that start attn_run for a kernel built by `compiler`: this machine's program, which
+-- hands a foreign kernel to attn_exec under `emulator`.
+function M.find_runner(compiler, emulator, root)
+    local native, message = M.find_compiler(host.current().arch)
+    if not native then
+        return nil, message
+    end
+    local attn_run
+    attn_run, message = build_program(native, root, "attn_run")
+    if not attn_run then
+        return nil, message
+    elseif compiler.arch == host.current().arch then
+        return { attn_run }
+    end
+    local attn_exec
+    attn_exec, message = build_program(compiler, root, "attn_exec")
+    if not attn_exec then
+        return nil, message
+    end
+    local words <const> = { attn_run }
+    for _, word in ipairs(extend(emulator, { attn_exec })) do
+        words[#words + 1] = "--runner"
+        words[#words + 1] = word
+    end
+    return words
+end
+
+-- Compiles the kernel and the packer of a manifest with one variant, found in `dir`, to a shared
+-- object there.
+function M.build_shared(compiler, manifest, dir)
+    local variant <const> = manifest.variants[1]
     local objects <const> = {}
     local units <const> = {
         { file = variant.kernel, flags = variant.flags[compiler.kind] },
-        { file = variant.pack, flags = variant.pack_flags[compiler.kind] or variant.pack_flags },
     }
+    if variant.pack then
+        units[2] = { file = variant.pack, flags = manifest.plain_flags[compiler.kind] }
+    end
     for _, unit in ipairs(units) do
         local object <const> = fs.join(dir, unit.file:gsub("%.c$", ".o"))
         local ok, message = M.compile(compiler, extend(unit.flags,
