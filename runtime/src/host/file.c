@@ -79,7 +79,7 @@ attn_status attn_file_begin(const char *path, attn_file_writer *writer)
     writer->temporary = malloc(room);
     attn_status status = attn_fail(ATTN_E_MEMORY, "out of memory");
     if (writer->path != NULL && writer->temporary != NULL) {
-        strcpy(writer->path, path);
+        memcpy(writer->path, path, strlen(path) + 1);
         for (int attempt = 0; attempt < 100 && writer->fd < 0; attempt++) {
             snprintf(writer->temporary, room, "%s.%ld.%d.tmp", path, (long)getpid(), attempt);
             writer->fd = open(writer->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);

@@ -56,7 +56,7 @@ static head make_head(const char *magic)
 static attn_status open_raw(const char *path, const char *magic, uint64_t bytes, int *fd)
 {
     uint64_t have;
-    head found;
+    head found = {.byte_order = 0};
     attn_status status = attn_file_open(path, fd, &have);
     if (status.code != ATTN_OK) {
         return status;
@@ -106,8 +106,8 @@ attn_status attn_descriptor_write(const char *path, const attn_kernel *kernel)
     for (size_t i = 0; i < 19; i++) {
         raw.sizes[i] = *members[i];
     }
-    strcpy(raw.name, kernel->name);
-    strcpy(raw.isa, kernel->isa);
+    memcpy(raw.name, kernel->name, strlen(kernel->name));
+    memcpy(raw.isa, kernel->isa, strlen(kernel->isa));
 
     attn_file_writer writer;
     status = attn_file_begin(path, &writer);

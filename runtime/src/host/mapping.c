@@ -133,15 +133,21 @@ const char *attn_family_name(size_t i)
     return i < FAMILY_COUNT ? FAMILIES[i].name : NULL;
 }
 
-static attn_status find_family(const char *name, const family **found)
+static const family *find_family(const char *name)
+{
+    for (size_t i = 0; i < FAMILY_COUNT; i++) {
+        if (strcmp(name, FAMILIES[i].name) == 0) {
+            return &FAMILIES[i];
+        }
+    }
+    return NULL;
+}
+
+static attn_status refuse_family(const char *name)
 {
     char names[400] = "";
     size_t used = 0;
     for (size_t i = 0; i < FAMILY_COUNT && used < sizeof names; i++) {
-        if (strcmp(name, FAMILIES[i].name) == 0) {
-            *found = &FAMILIES[i];
-            return attn_success();
-        }
         const int put = snprintf(names + used, sizeof names - used, "%s%s", i == 0 ? "" : ", ",
                                  FAMILIES[i].name);
         used += put > 0 ? (size_t)put : 0;
@@ -391,36 +397,41 @@ static attn_status load_layer(const request *r, const attn_slot *slots, size_t c
     return status;
 }
 
+static attn_status load(request *r, const attn_layer *layer, const attn_slot *slots, size_t count,
+                        attn_loaded_weights *out)
+{
+    const attn_kernel *kernel = r->kernel;
+    if ((kernel->tensors & ATTN_T_X) == 0) {
+        return attn_fail(ATTN_E_ARGUMENT, "kernel \"%s\" has no weights", kernel->name);
+    }
+    if (r->family->order == GROUPED && kernel->head_dim != kernel->v_head_dim) {
+        return attn_fail(ATTN_E_SHAPE,
+                         "family %s wants head_dim = v_head_dim, kernel \"%s\" has %zu and %zu",
+                         r->family->name, kernel->name, kernel->head_dim, kernel->v_head_dim);
+    }
+    attn_status status = choose_base(r, layer);
+    if (status.code == ATTN_OK) {
+        status = refuse_extras(r);
+    }
+    return status.code == ATTN_OK ? load_layer(r, slots, count, out) : status;
+}
+
 attn_status attn_weights_load(const attn_safetensors *file, const attn_layer *layer,
                               const attn_kernel *kernel, attn_loaded_weights *out)
 {
     *out = (attn_loaded_weights){.storage = {NULL, 0}};
     attn_slot slots[ATTN_MAX_SLOTS];
     size_t count;
-    request r = {.file = file, .kernel = kernel};
     attn_status status = attn_kernel_slots(kernel, slots, &count);
-    if (status.code == ATTN_OK && (kernel->tensors & ATTN_T_X) == 0) {
-        status = attn_fail(ATTN_E_ARGUMENT, "kernel \"%s\" has no weights", kernel->name);
+    if (status.code != ATTN_OK) {
+        return status;
     }
-    if (status.code == ATTN_OK) {
-        status = find_family(layer->family == NULL ? "plain" : layer->family, &r.family);
+    const char *name = layer->family == NULL ? "plain" : layer->family;
+    request r = {.file = file, .family = find_family(name), .kernel = kernel};
+    if (r.family == NULL) {
+        return refuse_family(name);
     }
-    if (status.code == ATTN_OK && r.family->order == GROUPED &&
-        kernel->head_dim != kernel->v_head_dim) {
-        status = attn_fail(ATTN_E_SHAPE,
-                           "family %s wants head_dim = v_head_dim, kernel \"%s\" has "
-                           "%zu and %zu",
-                           r.family->name, kernel->name, kernel->head_dim, kernel->v_head_dim);
-    }
-    if (status.code == ATTN_OK) {
-        status = choose_base(&r, layer);
-    }
-    if (status.code == ATTN_OK) {
-        status = refuse_extras(&r);
-    }
-    if (status.code == ATTN_OK) {
-        status = load_layer(&r, slots, count, out);
-    }
+    status = load(&r, layer, slots, count, out);
     if (status.code != ATTN_OK) {
         attn_weights_free(out);
     }

@@ -34,14 +34,14 @@ attn_status attn_packed_save(const char *path, const attn_kernel *kernel, const 
     if (path == NULL || kernel == NULL || (packed == NULL && kernel->packed_bytes != 0)) {
         return attn_fail(ATTN_E_NULL, "attn_packed_save: NULL argument");
     }
-    attn_buffer storage;
+    attn_buffer storage = {NULL, 0};
     attn_status status = allocate_blob(kernel, &storage);
-    if (status.code != ATTN_OK) {
+    if (status.code != ATTN_OK || storage.data == NULL) {
         return status;
     }
     unsigned char *blob = storage.data;
     unsigned char *payload = blob + attn_packed_payload_offset(kernel);
-    if (kernel->packed_bytes != 0) {
+    if (packed != NULL) {
         memcpy(payload, packed, kernel->packed_bytes);
     }
     if (!attn_is_little_endian()) {

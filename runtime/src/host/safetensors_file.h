@@ -17,4 +17,8 @@ struct attn_safetensors {
     char *names; /* all names, each with its NUL */
 };
 
+/* Fills tensors and names of `file` from the n bytes of header text; file->names has room for n
+ * bytes. The order is that of the text. */
+attn_status attn_safetensors_parse(attn_safetensors *file, const char *text, size_t n);
+
 #endif /* ATTNGEN_SAFETENSORS_FILE_H */

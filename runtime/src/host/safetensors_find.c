@@ -123,14 +123,15 @@ attn_status attn_safetensors_get(const attn_safetensors *file, const char *name,
 char *attn_shape_text(const uint64_t *shape, size_t rank, char text[ATTN_SHAPE_TEXT_BYTES])
 {
     size_t used = 1;
-    strcpy(text, "[");
+    text[0] = '[';
+    text[1] = '\0';
     for (size_t i = 0; i < rank && used < ATTN_SHAPE_TEXT_BYTES - 1; i++) {
         const int put = snprintf(text + used, ATTN_SHAPE_TEXT_BYTES - used, "%s%llu",
                                  i == 0 ? "" : ",", (unsigned long long)shape[i]);
         used += put > 0 ? (size_t)put : 0;
     }
     if (used < ATTN_SHAPE_TEXT_BYTES - 1) {
-        strcpy(text + used, "]");
+        memcpy(text + used, "]", 2);
     }
     return text;
 }

@@ -16,8 +16,8 @@ static attn_status for_each_piece(const attn_safetensors *file, const attn_tenso
     unsigned char piece[16384];
     if (first > tensor->elements || count > tensor->elements - first) {
         return attn_fail(ATTN_E_ARGUMENT, "tensor \"%s\": elements %llu to %llu of %llu asked for",
-                         tensor->name, (unsigned long long)first,
-                         (unsigned long long)(first + count), (unsigned long long)tensor->elements);
+                         tensor->name, (unsigned long long)first, (unsigned long long)first + count,
+                         (unsigned long long)tensor->elements);
     }
     uint64_t offset = file->data_start + tensor->begin + first * width;
     attn_status status = attn_success();
@@ -134,7 +134,7 @@ static attn_status convert_i32(const unsigned char *bytes, size_t count, uint64_
         if (value < to->low || value > to->high) {
             return attn_fail(ATTN_E_RANGE,
                              "tensor \"%s\": element %llu is %lld, allowed is %d to %d",
-                             tensor->name, (unsigned long long)(first + i), (long long)value,
+                             tensor->name, (unsigned long long)first + i, (long long)value,
                              (int)to->low, (int)to->high);
         }
         *to->out++ = (int32_t)value;

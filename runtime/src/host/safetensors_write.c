@@ -91,28 +91,27 @@ static attn_status put_data(attn_file_writer *writer, const attn_tensor_source *
 }
 
 /* Widest elements first, else in the given order. `order` has room for n. */
-static void sort_by_width(const attn_tensor_source *tensors, size_t n,
-                          const attn_tensor_source **order)
+static void sort_by_width(const attn_tensor_source *tensors, size_t n, size_t *order)
 {
     size_t filled = 0;
     for (size_t width = 8; width > 0; width /= 2) {
         for (size_t i = 0; i < n; i++) {
             if (width_of(tensors[i].dtype) == width) {
-                order[filled++] = &tensors[i];
+                order[filled++] = i;
             }
         }
     }
 }
 
 /* Length, JSON and padding in one allocation; the caller frees *text. */
-static attn_status build_header(const attn_tensor_source *const *order, size_t n, char **text,
-                                size_t *text_bytes)
+static attn_status build_header(const attn_tensor_source *tensors, const size_t *order, size_t n,
+                                char **text, size_t *text_bytes)
 {
     attn_status status = attn_success();
     json_t *header = json_object();
     size_t offset = 0;
     for (size_t i = 0; i < n && status.code == ATTN_OK; i++) {
-        status = describe_tensor(header, order[i], &offset);
+        status = describe_tensor(header, &tensors[order[i]], &offset);
     }
     if (status.code == ATTN_OK) {
         const size_t bytes = json_dumpb(header, NULL, 0, JSON_COMPACT);
@@ -153,19 +152,19 @@ attn_status attn_safetensors_write(const char *path, const attn_tensor_source *t
     }
     char *header = NULL;
     size_t header_bytes = 0;
-    const attn_tensor_source **order = malloc((n + 1) * sizeof *order);
+    size_t *order = malloc((n + 1) * sizeof *order);
     if (order == NULL) {
         return attn_fail(ATTN_E_MEMORY, "out of memory");
     }
     sort_by_width(tensors, n, order);
-    status = build_header(order, n, &header, &header_bytes);
+    status = build_header(tensors, order, n, &header, &header_bytes);
     if (status.code == ATTN_OK) {
         attn_file_writer writer;
         status = attn_file_begin(path, &writer);
         if (status.code == ATTN_OK) {
             status = attn_file_put(&writer, header, header_bytes);
             for (size_t i = 0; i < n && status.code == ATTN_OK; i++) {
-                status = put_data(&writer, order[i]);
+                status = put_data(&writer, &tensors[order[i]]);
             }
             status = attn_file_finish(&writer, status);
         }

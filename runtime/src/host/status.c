@@ -36,10 +36,11 @@ attn_status attn_fail(int code, const char *format, ...)
     status.code = code;
     va_list arguments;
     va_start(arguments, format);
+    /* NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): clang-tidy 14 misses the va_start */
     const int length = vsnprintf(status.message, sizeof status.message, format, arguments);
     va_end(arguments);
     if (length < 0) {
-        strcpy(status.message, attn_error_text(code));
+        memcpy(status.message, "?", 2);
     } else if ((size_t)length >= sizeof status.message) {
         trim_partial_character(status.message, sizeof status.message - 1);
     }
