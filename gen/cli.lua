@@ -233,10 +233,15 @@ function M.isa_table()
     }
     for _, name in ipairs(isa.names) do
         local data <const> = isa.get(name)
-        local flags <const> = table.concat(data.flags or {}, " ")
+        local needs = "a C11 compiler"
+        if #data.flags > 0 then
+            needs = "`" .. table.concat(data.flags, " ") .. "`"
+        elseif data.arch ~= "any" then
+            needs = "a compiler for " .. data.arch
+        end
         lines[#lines + 1] = ("| `%s` | %s | %s | %d | %s |"):format(name, data.arch,
             data.lanes == 1 and "1 float" or data.lanes .. " floats", data.registers,
-            flags == "" and "a C11 compiler" or "`" .. flags .. "`")
+            needs)
     end
     return table.concat(lines, "\n") .. "\n"
 end

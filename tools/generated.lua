@@ -1,8 +1,9 @@
--- Keeps generated/ and the support table of README.md equal to what the generator says.
+-- Keeps generated/, and in README.md the support table and the excerpt, equal to what the generator
+-- says.
 --   usage:  lua5.4 tools/generated.lua write|check     (from anywhere)
 --   input:  generated/configs/*.lua, README.md
 --   output: generated/*.{c,h,json} and the lines between the README's markers; with `check` nothing
---           is written, differences are listed and the exit code is 1
+--           is written, differences are listed and the exit status is 1
 -- A file in generated/ that no config makes is an error too.
 
 local root <const> = arg[0]:match("^(.*)/[^/]*/[^/]*$") or "."
@@ -15,8 +16,9 @@ local generate <const> = require("gen.generate")
 
 local OUTPUT <const> = fs.join(root, "generated")
 local README <const> = fs.join(root, "README.md")
-local BEGIN <const> = "<!-- isas: written by make generated -->\n"
-local END <const> = "<!-- end of isas -->\n"
+
+-- The functions the README shows, all of one generated file.
+local EXCERPT <const> = { file = "tutorial_2x4x64.c", functions = { "softmax_4", "attend_4" } }
 
 local function fail(text)
     io.stderr:write(text, "\n")
@@ -41,14 +43,49 @@ local function generate_files()
     return files
 end
 
-local function readme_with_table()
-    local text <const> = assert(fs.read(README))
-    local _, start = text:find(BEGIN, 1, true)
-    local stop <const> = text:find(END, 1, true)
-    if not (start and stop) then
-        fail(README .. ": the markers of the support table are gone")
+-- The text of a static function with the comment above it.
+local function find_function(text, name)
+    local start <const> = text:find("\nstatic [%w ]+ " .. name .. "%(")
+    if not start then
+        fail(("%s: no function %s for the README's excerpt"):format(EXCERPT.file, name))
     end
-    return text:sub(1, start) .. cli.isa_table() .. text:sub(stop)
+    local comment = start
+    while comment > 1 and text:sub(comment - 1, comment) ~= "\n\n" do
+        comment = comment - 1
+    end
+    local _, stop = text:find("\n}\n", start, true)
+    return text:sub(comment + 1, stop)
+end
+
+local function excerpt(files)
+    for _, file in ipairs(files) do
+        local _, name = fs.split(file.path)
+        if name == EXCERPT.file then
+            local parts <const> = {}
+            for index, func in ipairs(EXCERPT.functions) do
+                parts[index] = find_function(file.text, func)
+            end
+            return "```c\n" .. table.concat(parts, "\n") .. "```\n"
+        end
+    end
+    fail("no config makes " .. EXCERPT.file .. ", which the README quotes")
+end
+
+-- `text` with what stands between the two markers of `name` replaced.
+local function replace_section(text, name, content)
+    local begin_mark <const> = ("<!-- %s: written by make generated -->\n"):format(name)
+    local end_mark <const> = ("<!-- end of %s -->\n"):format(name)
+    local _, start = text:find(begin_mark, 1, true)
+    local stop <const> = text:find(end_mark, 1, true)
+    if not (start and stop) then
+        fail(("%s: the markers of %s are gone"):format(README, name))
+    end
+    return text:sub(1, start) .. content .. text:sub(stop)
+end
+
+local function readme_text(files)
+    local text <const> = replace_section(assert(fs.read(README)), "isas", cli.isa_table())
+    return replace_section(text, "excerpt", excerpt(files))
 end
 
 local function find_strays(files)
@@ -105,7 +142,7 @@ local function main(verb)
         fail(table.concat(strays, "\n") .. "\nno config in generated/configs makes these: "
             .. "remove them")
     end
-    files[#files + 1] = { path = README, text = readme_with_table() }
+    files[#files + 1] = { path = README, text = readme_text(files) }
     VERBS[verb](files)
 end
 
