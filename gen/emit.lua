@@ -1,0 +1,307 @@
+-- Prints functions of gen/ir as C: syntax, formatting, literals. Takes the texts of vector ops from
+-- the ISA's data and decides nothing about the kernel.
+local emit <const> = {}
+
+local WIDTH <const> = 100
+
+-- Scalar C that no ISA changes. `$n` is an argument as a value or address, `$[n]` as an element.
+local scalar_ops <const> = {
+    address = "$1",
+    field = "$1->$2",
+    share = "$1 * $2 / $3",
+    share_end = "$1 * ($2 + 1) / $3",
+    transpose = "transpose_block($1, $2, $3, $4)",
+    nonzero = "$1 != 0",
+    times_zero = "$[1] * 0.0f",
+    min = "$1 < $2 ? $1 : $2",
+    excess = "$1 > $2 ? $1 - $2 : 0",
+    quotient = "$1 / $2",
+    remainder = "$1 % $2",
+    copy = "$1",
+    one = "1",
+    none = "0",
+    load_i32 = "(size_t)$[1]",
+    load_f32 = "$[1]",
+    copy_f32 = "$[1] = $[2]",
+    store_zero = "$[1] = 0.0f",
+    store_product = "$[1] = $[2] * $[3]",
+    store_value = "$[1] = $2",
+    add_value = "$[1] += $2",
+    scale_value = "$[1] *= $2",
+    add_product = "$[1] += $[2] * $[3]",
+    product_f32 = "$[1] * $[2]",
+    reciprocal = "1.0f / $[1]",
+    constant_f32 = "$1",
+    or_into = "$1 | $2",
+    byte_set = "$[1] != 0",
+    lt = "$1 < $2",
+    ge = "$1 >= $2",
+    both = "($1) && ($2)",
+    value_allowed = "$[1] != minus_infinity()",
+    float_positive = "!($1 > 0.0f && $1 < 0x1p127f)",
+    true_ = "$1",
+    false_ = "!$1",
+    store_keep = "$[1] = $[2] != 0 ? 0.0f : minus_infinity()",
+    store_keep_add = "$[1] = $[2] != 0 ? $[3] : minus_infinity()",
+}
+
+local scalar_helpers <const> = { transpose = "transpose_block", value_allowed = "minus_infinity",
+    store_keep = "minus_infinity",
+    store_keep_add = "minus_infinity" }
+
+local c_types <const> = {
+    size = "size_t", float = "float", int = "int",
+    input = "const float *restrict", output = "float *restrict", scratch = "float *restrict",
+    pointer = "const float *", bytes = "const uint8_t *", lengths = "const int32_t *",
+    args = "const attn_args *restrict", writable = "float *",
+}
+
+-- A float literal that reads back exactly.
+function emit.float(value)
+    if value == math.floor(value) and math.abs(value) < 1e6 then return ("%.1ff"):format(value) end
+    return ("%af"):format(value)
+end
+
+local function index_text(index)
+    local parts <const> = {}
+    for _, term in ipairs(index.terms) do
+        parts[#parts + 1] = term.factor == 1 and term.name or ("%d * %s"):format(term.factor,
+            term.name)
+    end
+    if index.constant ~= 0 or #parts == 0 then parts[#parts + 1] = ("%d"):format(index.constant) end
+    return table.concat(parts, " + ")
+end
+
+local function is_zero(index) return #index.terms == 0 and index.constant == 0 end
+
+local function value_text(value)
+    if type(value) == "string" then return value end
+    if value.kind == "index" then return index_text(value) end
+    if value.kind == "word" then return value.text end
+    if value.kind == "float" then return emit.float(value.value) end
+    if is_zero(value.index) then return value.base end
+    return value.base .. " + " .. index_text(value.index)
+end
+
+local function element_text(value)
+    return ("%s[%s]"):format(value.base, index_text(value.index))
+end
+
+-- Sums as operands of *, -, < … need parentheses; text inside a call does not.
+local function operand_text(value)
+    local text <const> = value_text(value)
+    if type(value) == "table" and value.kind == "index" and text:find(" + ", 1, true) then
+        return "(" .. text .. ")"
+    end
+    return text
+end
+
+local Printer <const> = {}
+Printer.__index = Printer
+
+-- A printer for one file. It remembers which helper functions the printed ops rely on.
+function emit.printer(isa_data)
+    return setmetatable({ isa = isa_data, lines = {}, depth = 0, helpers = {} }, Printer)
+end
+
+function Printer:need(helper)
+    if helper then self.helpers[helper] = true end
+end
+
+-- Where to break `text` so that the first piece has at most `room` characters: after the last
+-- comma,
+-- else before the last operator.
+local function find_break(text, room)
+    for position = room, 20, -1 do
+        if text:sub(position, position + 1) == ", " then return position + 1 end
+    end
+    for position = room, 20, -1 do
+        if text:find("^ [%+%?:|&=] ", position) then return position end
+    end
+    return nil
+end
+
+-- One line, broken after a comma or before an operator where it is too long.
+function Printer:line(text)
+    local indent <const> = ("    "):rep(self.depth)
+    local prefix = indent
+    while #prefix + #text > WIDTH do
+        local cut <const> = find_break(text, WIDTH - #prefix)
+        if not cut then break end
+        self.lines[#self.lines + 1] = prefix .. text:sub(1, cut):gsub("%s+$", "")
+        text = text:sub(cut + 1):gsub("^%s+", "")
+        prefix = indent .. "    "
+    end
+    self.lines[#self.lines + 1] = text == "" and "" or prefix .. text
+end
+
+function Printer:op_text(op, args)
+    local vector_op <const> = self.isa.ops[op]
+    local template <const> = vector_op and vector_op.text or scalar_ops[op]
+    assert(template, "no such op: " .. tostring(op))
+    self:need(vector_op and vector_op.helper or scalar_helpers[op])
+    local text = template:gsub("%*%(%$(%d)%)", function(n)
+        return element_text(args[tonumber(n)])
+    end)
+    text = text:gsub("%$%[(%d)%]", function(n) return element_text(args[tonumber(n)]) end)
+    local inside_call <const> = vector_op and text:find("^[%w_]+%(")
+    return (text:gsub("%$(%d)", function(n)
+        local value <const> = args[tonumber(n)]
+        return inside_call and value_text(value) or operand_text(value)
+    end))
+end
+
+function Printer:type_text(name)
+    return self.isa.types[name] or c_types[name] or error("no such type: " .. tostring(name))
+end
+
+local function join_pointer(type_text, name)
+    if type_text:sub(-1) == "*" then return type_text .. name end
+    return type_text .. " " .. name
+end
+
+local printers <const> = {}
+
+function printers.note(self, node) self:line("/* " .. node.text .. " */") end
+
+function printers.blank(self) self:line("") end
+
+function printers.let(self, node)
+    local type_text = self:type_text(node.type)
+    if not node.mutable and not type_text:find("*", 1, true) then type_text = "const "
+        .. type_text end
+    type_text = join_pointer(type_text, node.name)
+    self:line(("%s = %s;"):format(type_text, self:op_text(node.op, node.args)))
+end
+
+function printers.set(self, node)
+    self:line(("%s = %s;"):format(node.name, self:op_text(node.op, node.args)))
+end
+
+function printers.run(self, node) self:line(self:op_text(node.op, node.args) .. ";") end
+
+function printers.call(self, node)
+    local args <const> = {}
+    for i, arg in ipairs(node.args) do args[i] = value_text(arg) end
+    self:line(("%s(%s);"):format(node.name, table.concat(args, ", ")))
+end
+
+local function print_body(self, body)
+    self.depth = self.depth + 1
+    self:block(body)
+    self.depth = self.depth - 1
+end
+
+function printers.scope(self, node)
+    if #node.body.nodes == 0 then return end
+    self:line("{")
+    print_body(self, node.body)
+    self:line("}")
+end
+
+printers["for"] = function(self, node)
+    local first <const> = node.from and ("size_t %s = %s"):format(node.var, index_text(node.from))
+        or ""
+    local whole_turns <const> = math.type(node.step) == "integer" and node.from
+        and #node.from.terms == 0 and #node.to.terms == 0
+        and (node.to.constant - node.from.constant) % node.step == 0
+    local below <const> = node.below or whole_turns or math.type(node.step) ~= "integer"
+        or node.step == 1
+    local test <const> = below and ("%s < %s"):format(node.var, index_text(node.to))
+        or ("%s + %d <= %s"):format(node.var, node.step, index_text(node.to))
+    local step <const> = node.step == 1 and node.var .. "++"
+        or ("%s += %s"):format(node.var, node.step)
+    self:line(("for (%s; %s; %s) {"):format(first, test, step))
+    print_body(self, node.body)
+    self:line("}")
+end
+
+printers["if"] = function(self, node)
+    self:line(("if (%s) {"):format(self:op_text(node.fn, node.args)))
+    print_body(self, node.body)
+    if node.otherwise then
+        self:line("} else {")
+        print_body(self, node.otherwise)
+    end
+    self:line("}")
+end
+
+function printers.leave(self, node) self:line(node.what .. ";") end
+
+function Printer:block(block)
+    for _, node in ipairs(block.nodes) do
+        local print_node <const> = printers[node.kind] or error("no such statement: " .. node.kind)
+        print_node(self, node)
+    end
+end
+
+-- A comment of several lines in house style.
+function Printer:comment(lines)
+    if #lines == 1 then
+        self:line("/* " .. lines[1] .. " */")
+        return
+    end
+    for i, text in ipairs(lines) do
+        local open <const> = i == 1 and "/* " or " * "
+        self:line(open .. text .. (i == #lines and " */" or ""))
+    end
+end
+
+-- static void name(params) { body } with its comment above.
+function Printer:func(fn)
+    local params <const> = {}
+    for i, param in ipairs(fn.params) do
+        params[i] = join_pointer(self:type_text(param[1]), param[2])
+    end
+    self:comment(fn.comment)
+    self:line(("static void %s(%s)"):format(fn.name, #params > 0 and table.concat(params, ", ")
+        or "void"))
+    self:line("{")
+    print_body(self, fn.body)
+    self:line("}")
+    self:line("")
+end
+
+-- ---- A divider between sections ----
+function Printer:section(title)
+    local text <const> = "/* ---- " .. title .. " "
+    self:line(text .. ("-"):rep(WIDTH - #text - 3) .. " */")
+    self:line("")
+end
+
+function Printer:text() return table.concat(self.lines, "\n") end
+
+-- Texts of the helper functions that the printed ops need, dependencies first.
+function Printer:helper_texts()
+    local done <const>, texts <const> = {}, {}
+    local function visit(name)
+        if done[name] then return end
+        done[name] = true
+        local helper <const> = self.isa.helpers[name] or emit.common_helpers[name]
+        for _, need in ipairs(helper.needs or {}) do visit(need) end
+        texts[#texts + 1] = helper.text
+    end
+    local names <const> = {}
+    for name in pairs(self.helpers) do names[#names + 1] = name end
+    table.sort(names)
+    for _, name in ipairs(names) do visit(name) end
+    return texts
+end
+
+emit.common_helpers = {
+    float_bits = { text = [[
+union float_bits {
+    float f;
+    uint32_t u;
+};
+]] },
+    minus_infinity = { needs = { "float_bits" }, text = [[
+static inline float minus_infinity(void)
+{
+    const union float_bits v = {.u = 0xff800000u};
+    return v.f;
+}
+]] },
+}
+
+return emit

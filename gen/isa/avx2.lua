@@ -1,0 +1,129 @@
+-- AVX2 + FMA: 8 float lanes, 16 vector registers, masks are vectors of all-ones lanes.
+local exp2 <const> = require("gen.isa.exp2")
+
+local function exp2_helper(name, accuracy)
+    return {
+        text = ([[
+/* 2^x for x <= 0, 0 below -126 (no denormals), NaN stays NaN. Round to nearest by adding 1.5 * 2^23
+ * (its low bits then hold the exponent plus its bias), polynomial on [-1/2, 1/2]. */
+static inline __m256 NAME(__m256 x)
+{
+    const __m256 magic = _mm256_set1_ps(0x1.8000fep23f);
+    const __m256 biased = _mm256_add_ps(x, magic);
+    const __m256 r = _mm256_sub_ps(x, _mm256_sub_ps(biased, magic));
+    const __m256 power = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(biased), 23));
+HORNER
+    return _mm256_andnot_ps(_mm256_cmp_ps(x, _mm256_set1_ps(-126.0f), _CMP_LT_OQ),
+                            _mm256_mul_ps(p, power));
+}
+]]):gsub("NAME", name):gsub("HORNER", function()
+            return exp2.horner("nearest", accuracy, "__m256", "_mm256_set1_ps($1)",
+                "_mm256_fmadd_ps($1, $2, $3)")
+        end),
+    }
+end
+
+return {
+    name = "avx2",
+    arch = "x86_64",
+    lanes = 8,
+    registers = 16,
+    header = "immintrin.h",
+    guard = { condition = "defined(__AVX2__) && defined(__FMA__)",
+        message = "compile with -mavx2 -mfma" },
+    flags = { "-mavx2", "-mfma" },
+    features = "ATTN_CPU_AVX2",
+    cpu_test = { "avx2", "fma" },
+    types = { vec = "__m256", mask = "__m256" },
+    target = { fma_latency = 4, fma_pipes = 2, load_ports = 2, l1d = 32768, l1i = 32768,
+        l2 = 524288,
+        bytes_per_op = 8 },
+    ops = {
+        zero = { text = "_mm256_setzero_ps()" },
+        splat = { text = "_mm256_set1_ps($1)" },
+        minus_infinity = { text = "_mm256_castsi256_ps(_mm256_set1_epi32((int)0xff800000u))" },
+        load = { text = "_mm256_loadu_ps($1)" },
+        load_part = { text = "_mm256_maskload_ps($1, first_lanes($2))", helper = "first_lanes" },
+        broadcast = { text = "_mm256_broadcast_ss($1)" },
+        store = { text = "_mm256_storeu_ps($1, $2)" },
+        store_part = { text = "_mm256_maskstore_ps($1, first_lanes($3), $2)",
+            helper = "first_lanes" },
+        add = { text = "_mm256_add_ps($1, $2)" },
+        sub = { text = "_mm256_sub_ps($1, $2)" },
+        mul = { text = "_mm256_mul_ps($1, $2)" },
+        div = { text = "_mm256_div_ps($1, $2)" },
+        fma = { text = "_mm256_fmadd_ps($1, $2, $3)" },
+        max = { text = "_mm256_max_ps($1, $2)" },
+        ceil = { text = "_mm256_ceil_ps($1)" },
+        exp2 = { text = "vec_exp2($1)", helper = "vec_exp2" },
+        exp2_fast = { text = "vec_exp2_fast($1)", helper = "vec_exp2_fast" },
+        lanes_from = { text = "lanes_from($1)", helper = "lanes_from" },
+        lanes_if = { text = "_mm256_castsi256_ps(_mm256_set1_epi32(-($1)))" },
+        lanes_both = { text = "_mm256_and_ps($1, $2)" },
+        lanes_allowed = {
+            text = "_mm256_cmp_ps($1, _mm256_castsi256_ps(_mm256_set1_epi32((int)0xff800000u)), "
+                .. "_CMP_NEQ_UQ)",
+        },
+        select = { text = "_mm256_blendv_ps($3, $2, $1)" },
+        has_nan = { text = "_mm256_movemask_ps(_mm256_cmp_ps($1, $1, _CMP_UNORD_Q))" },
+        has_nan_part = {
+            text = "(_mm256_movemask_ps(_mm256_cmp_ps($1, $1, _CMP_UNORD_Q)) & ((1 << $2) - 1))",
+        },
+        prefetch = { text = "_mm_prefetch((const char *)($1), _MM_HINT_T1)" },
+    },
+    helpers = {
+        lane_table = { text = [[
+/* Sliding window of lane masks: eight ones, eight zeros, eight ones. */
+static const int32_t lane_table[24] = {-1, -1, -1, -1, -1, -1, -1, -1, 0,  0,  0,  0,
+                                       0,  0,  0,  0,  -1, -1, -1, -1, -1, -1, -1, -1};
+]] },
+        first_lanes = { needs = { "lane_table" }, text = [[
+/* Mask of lanes 0 .. count-1, 0 <= count <= 8. */
+static inline __m256i first_lanes(size_t count)
+{
+    return _mm256_loadu_si256((const __m256i *)(const void *)(lane_table + 8 - count));
+}
+]] },
+        lanes_from = { needs = { "lane_table" }, text = [[
+/* Mask of the lanes >= first; none when first >= 8. */
+static inline __m256 lanes_from(size_t first)
+{
+    const size_t skipped = first < 8 ? first : 8;
+    return _mm256_castsi256_ps(
+        _mm256_loadu_si256((const __m256i *)(const void *)(lane_table + 16 - skipped)));
+}
+]] },
+        vec_exp2 = exp2_helper("vec_exp2", "exact"),
+        vec_exp2_fast = exp2_helper("vec_exp2_fast", "fast"),
+        transpose_block = { text = [[
+/* dst[c * dst_stride + r] = src[r * src_stride + c] for an 8x8 block. */
+static inline void transpose_block(const float *src, size_t src_stride, float *dst,
+                                   size_t dst_stride)
+{
+    const __m256 a0 = _mm256_loadu_ps(src), a1 = _mm256_loadu_ps(src + src_stride);
+    const __m256 a2 = _mm256_loadu_ps(src + 2 * src_stride);
+    const __m256 a3 = _mm256_loadu_ps(src + 3 * src_stride);
+    const __m256 a4 = _mm256_loadu_ps(src + 4 * src_stride);
+    const __m256 a5 = _mm256_loadu_ps(src + 5 * src_stride);
+    const __m256 a6 = _mm256_loadu_ps(src + 6 * src_stride);
+    const __m256 a7 = _mm256_loadu_ps(src + 7 * src_stride);
+    const __m256 b0 = _mm256_unpacklo_ps(a0, a1), b1 = _mm256_unpackhi_ps(a0, a1);
+    const __m256 b2 = _mm256_unpacklo_ps(a2, a3), b3 = _mm256_unpackhi_ps(a2, a3);
+    const __m256 b4 = _mm256_unpacklo_ps(a4, a5), b5 = _mm256_unpackhi_ps(a4, a5);
+    const __m256 b6 = _mm256_unpacklo_ps(a6, a7), b7 = _mm256_unpackhi_ps(a6, a7);
+    const __m256 c0 = _mm256_shuffle_ps(b0, b2, 0x44), c1 = _mm256_shuffle_ps(b0, b2, 0xee);
+    const __m256 c2 = _mm256_shuffle_ps(b1, b3, 0x44), c3 = _mm256_shuffle_ps(b1, b3, 0xee);
+    const __m256 c4 = _mm256_shuffle_ps(b4, b6, 0x44), c5 = _mm256_shuffle_ps(b4, b6, 0xee);
+    const __m256 c6 = _mm256_shuffle_ps(b5, b7, 0x44), c7 = _mm256_shuffle_ps(b5, b7, 0xee);
+    _mm256_storeu_ps(dst, _mm256_permute2f128_ps(c0, c4, 0x20));
+    _mm256_storeu_ps(dst + dst_stride, _mm256_permute2f128_ps(c1, c5, 0x20));
+    _mm256_storeu_ps(dst + 2 * dst_stride, _mm256_permute2f128_ps(c2, c6, 0x20));
+    _mm256_storeu_ps(dst + 3 * dst_stride, _mm256_permute2f128_ps(c3, c7, 0x20));
+    _mm256_storeu_ps(dst + 4 * dst_stride, _mm256_permute2f128_ps(c0, c4, 0x31));
+    _mm256_storeu_ps(dst + 5 * dst_stride, _mm256_permute2f128_ps(c1, c5, 0x31));
+    _mm256_storeu_ps(dst + 6 * dst_stride, _mm256_permute2f128_ps(c2, c6, 0x31));
+    _mm256_storeu_ps(dst + 7 * dst_stride, _mm256_permute2f128_ps(c3, c7, 0x31));
+}
+]] },
+    },
+}

@@ -1,0 +1,132 @@
+-- AVX-512 F+BW+DQ+VL: 16 float lanes, 32 vector registers, masks in mask registers.
+local exp2 <const> = require("gen.isa.exp2")
+
+local function exp2_helper(name, accuracy)
+    return {
+        text = ([[
+/* 2^x for x <= 0, 0 below -126 (no denormals), NaN stays NaN. r = x - floor(x) in one instruction,
+ * polynomial on [0, 1), scaled by 2^floor(x). */
+static inline __m512 NAME(__m512 x)
+{
+    const __m512 r = _mm512_reduce_ps(x, 0x09);
+HORNER
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ), p,
+        x);
+}
+]]):gsub("NAME", name):gsub("HORNER", function()
+            return exp2.horner("floor", accuracy, "__m512", "_mm512_set1_ps($1)",
+                "_mm512_fmadd_ps($1, $2, $3)")
+        end),
+    }
+end
+
+-- 16x16 transpose in registers: pairs, quads, then 128-bit lanes twice.
+local function transpose_text()
+    local lines <const> = {}
+    local function put(format, ...) lines[#lines + 1] = format:format(...) end
+    put("/* dst[c * dst_stride + r] = src[r * src_stride + c] for a 16x16 block. */")
+    put("static inline void transpose_block(const float *src, size_t src_stride, float *dst,")
+    put("                                   size_t dst_stride)")
+    put("{")
+    for i = 0, 15 do put("    const __m512 a%d = _mm512_loadu_ps(src + %d * src_stride);", i, i) end
+    for i = 0, 14, 2 do
+        put("    const __m512 b%d = _mm512_unpacklo_ps(a%d, a%d);", i, i, i + 1)
+        put("    const __m512 b%d = _mm512_unpackhi_ps(a%d, a%d);", i + 1, i, i + 1)
+    end
+    -- c[4g+k]: rows 4g..4g+3 of column k in each 128-bit lane
+    for g = 0, 3 do
+        for k = 0, 3 do
+            put("    const __m512 c%d = _mm512_shuffle_ps(b%d, b%d, %s);", 4 * g + k,
+                4 * g + k // 2, 4 * g + 2 + k // 2, k % 2 == 0 and "0x44" or "0xee")
+        end
+    end
+    -- d: lanes 0,2 / 1,3 of the row groups 0,1 and 2,3
+    for k = 0, 3 do
+        for half = 0, 1 do
+            local low <const>, high <const> = 8 * half + k, 8 * half + 4 + k
+            put("    const __m512 d%d = _mm512_shuffle_f32x4(c%d, c%d, 0x88);", 4 * half + k, low,
+                high)
+            put("    const __m512 e%d = _mm512_shuffle_f32x4(c%d, c%d, 0xdd);", 4 * half + k, low,
+                high)
+        end
+    end
+    local function store(column, first, second, control)
+        put("    _mm512_storeu_ps(dst + %d * dst_stride, _mm512_shuffle_f32x4(%s, %s, %s));",
+            column,
+            first, second, control)
+    end
+    for k = 0, 3 do
+        store(k, "d" .. k, "d" .. 4 + k, "0x88")
+        store(4 + k, "e" .. k, "e" .. 4 + k, "0x88")
+        store(8 + k, "d" .. k, "d" .. 4 + k, "0xdd")
+        store(12 + k, "e" .. k, "e" .. 4 + k, "0xdd")
+    end
+    put("}\n")
+    return table.concat(lines, "\n")
+end
+
+return {
+    name = "avx512",
+    arch = "x86_64",
+    lanes = 16,
+    registers = 32,
+    header = "immintrin.h",
+    guard = {
+        condition = "defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && "
+            .. "defined(__AVX512VL__)",
+        message = "compile with -mavx512f -mavx512bw -mavx512dq -mavx512vl",
+    },
+    flags = { "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma",
+        "-mprefer-vector-width=512" },
+    features = "ATTN_CPU_AVX512",
+    cpu_test = { "avx512f", "avx512bw", "avx512dq", "avx512vl", "fma" },
+    types = { vec = "__m512", mask = "__mmask16" },
+    target = { fma_latency = 4, fma_pipes = 2, load_ports = 2, l1d = 32768, l1i = 32768,
+        l2 = 1048576,
+        bytes_per_op = 10 },
+    ops = {
+        zero = { text = "_mm512_setzero_ps()" },
+        splat = { text = "_mm512_set1_ps($1)" },
+        minus_infinity = { text = "_mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u))" },
+        load = { text = "_mm512_loadu_ps($1)" },
+        load_part = { text = "_mm512_maskz_loadu_ps((__mmask16)((1u << $2) - 1u), $1)" },
+        broadcast = { text = "_mm512_set1_ps(*($1))" },
+        store = { text = "_mm512_storeu_ps($1, $2)" },
+        store_part = { text = "_mm512_mask_storeu_ps($1, (__mmask16)((1u << $3) - 1u), $2)" },
+        add = { text = "_mm512_add_ps($1, $2)" },
+        sub = { text = "_mm512_sub_ps($1, $2)" },
+        mul = { text = "_mm512_mul_ps($1, $2)" },
+        div = { text = "_mm512_div_ps($1, $2)" },
+        fma = { text = "_mm512_fmadd_ps($1, $2, $3)" },
+        max = { text = "_mm512_max_ps($1, $2)" },
+        ceil = { text = "_mm512_roundscale_ps($1, 0x0a)" },
+        exp2 = { text = "vec_exp2($1)", helper = "vec_exp2" },
+        exp2_fast = { text = "vec_exp2_fast($1)", helper = "vec_exp2_fast" },
+        lanes_from = { text = "lanes_from($1)", helper = "lanes_from" },
+        lanes_if = { text = "(__mmask16)(0u - (unsigned)($1))" },
+        lanes_both = { text = "(__mmask16)($1 & $2)" },
+        lanes_allowed = {
+            text = "_mm512_cmp_ps_mask($1, "
+                .. "_mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u)), "
+                .. "_CMP_NEQ_UQ)",
+        },
+        select = { text = "_mm512_mask_blend_ps($1, $3, $2)" },
+        has_nan = { text = "(int)_mm512_cmp_ps_mask($1, $1, _CMP_UNORD_Q)" },
+        has_nan_part = {
+            text = "((int)_mm512_cmp_ps_mask($1, $1, _CMP_UNORD_Q) & ((1 << $2) - 1))",
+        },
+        prefetch = { text = "_mm_prefetch((const char *)($1), _MM_HINT_T1)" },
+    },
+    helpers = {
+        lanes_from = { text = [[
+/* Mask of the lanes >= first; none when first >= 16. */
+static inline __mmask16 lanes_from(size_t first)
+{
+    return (__mmask16)(first < 16 ? 0xffffu << first : 0u);
+}
+]] },
+        vec_exp2 = exp2_helper("vec_exp2", "exact"),
+        vec_exp2_fast = exp2_helper("vec_exp2_fast", "fast"),
+        transpose_block = { text = transpose_text() },
+    },
+}

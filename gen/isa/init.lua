@@ -1,0 +1,79 @@
+-- Registry of instruction sets. One data file each; this module only names them and checks that a
+-- file offers every operation the stages use, so a hole is found when the file is loaded.
+--
+-- An ISA file returns a table:
+--   name, arch, lanes, registers      float lanes of a vector, architectural vector registers
+--   header                            intrinsics header, or nil
+--   guard                             preprocessor condition that must hold, and what to say if not
+--   flags                             compiler flags for kernel files
+--   features                          ATTN_CPU_* macro, or "0"
+--   cpu_test                          /proc/cpuinfo flags that must all be present
+--   types                             C types of "vec" and "mask"
+--   target                            default numbers of the planner for this ISA
+--   ops[name] = {text, meaning, helper}   C text with $1..$n; meaning is the same for one lane, in
+--                                     plain C (see vocabulary below); helper names a C function
+--   helpers[name] = {text, needs}     C text of static functions that ops rely on
+local isa <const> = {}
+
+-- Best last: dispatchers try them from the end.
+isa.names = { "scalar", "neon", "avx2", "avx512" }
+
+-- Every op a stage may use, with its meaning for lane $lane: `$n` is that lane of a vector operand,
+-- `$n[$lane]` the memory element, everything else a scalar. A mask lane is 0 or 1.
+isa.vocabulary = {
+    zero = { result = "vec", meaning = "0.0f" },
+    splat = { result = "vec", args = { "float" }, meaning = "$1" },
+    minus_infinity = { result = "vec", meaning = "-INFINITY" },
+    load = { result = "vec", args = { "mem" }, meaning = "$1[$lane]" },
+    load_part = { result = "vec", args = { "mem", "count" },
+        meaning = "$lane < $2 ? $1[$lane] : 0.0f" },
+    broadcast = { result = "vec", args = { "mem" }, meaning = "$1[0]" },
+    store = { args = { "mem", "vec" }, meaning = "$1[$lane] = $2" },
+    store_part = { args = { "mem", "vec", "count" }, meaning = "if ($lane < $3) $1[$lane] = $2" },
+    add = { result = "vec", args = { "vec", "vec" }, meaning = "$1 + $2" },
+    sub = { result = "vec", args = { "vec", "vec" }, meaning = "$1 - $2" },
+    mul = { result = "vec", args = { "vec", "vec" }, meaning = "$1 * $2" },
+    div = { result = "vec", args = { "vec", "vec" }, meaning = "$1 / $2" },
+    fma = { result = "vec", args = { "vec", "vec", "vec" }, meaning = "fmaf($1, $2, $3)" },
+    max = { result = "vec", args = { "vec", "vec" }, meaning = "$1 > $2 ? $1 : $2", nan = "any" },
+    ceil = { result = "vec", args = { "vec" }, meaning = "ceilf($1)" },
+    exp2 = { result = "vec", args = { "vec" }, meaning = "$1 < -126.0f ? 0.0f : exp2f($1)", ulp = 3,
+        domain = "x <= 0 or NaN" },
+    exp2_fast = { result = "vec", args = { "vec" }, meaning = "$1 < -126.0f ? 0.0f : exp2f($1)",
+        ulp = 64,
+        domain = "x <= 0 or NaN" },
+    lanes_from = { result = "mask", args = { "size" }, meaning = "$lane >= $1" },
+    lanes_if = { result = "mask", args = { "bool" }, meaning = "$1" },
+    lanes_both = { result = "mask", args = { "mask", "mask" }, meaning = "$1 && $2" },
+    lanes_allowed = { result = "mask", args = { "vec" }, meaning = "$1 != -INFINITY" },
+    select = { result = "vec", args = { "mask", "vec", "vec" }, meaning = "$1 ? $2 : $3" },
+    has_nan = { result = "int", args = { "vec" }, meaning = "isnan($1)" },
+    has_nan_part = { result = "int", args = { "vec", "count" },
+        meaning = "$lane < $2 && isnan($1)" },
+    prefetch = { args = { "mem" }, meaning = "(void)$1" },
+}
+
+-- C functions every ISA provides beside the ops: lanes x lanes transpose,
+-- dst[c * dst_stride + r] = src[r * src_stride + c].
+isa.required_helpers = { "transpose_block" }
+
+local loaded <const> = {}
+
+-- The data table of ISA `name`; raises a plain error for an unknown name or an incomplete file.
+function isa.get(name)
+    if loaded[name] then return loaded[name] end
+    local known = false
+    for _, candidate in ipairs(isa.names) do known = known or candidate == name end
+    assert(known, "unknown isa " .. tostring(name))
+    local data <const> = require("gen.isa." .. name)
+    for op in pairs(isa.vocabulary) do
+        assert(data.ops[op], ("isa %s lacks op %s"):format(name, op))
+    end
+    for _, helper in ipairs(isa.required_helpers) do
+        assert(data.helpers[helper], ("isa %s lacks helper %s"):format(name, helper))
+    end
+    loaded[name] = data
+    return data
+end
+
+return isa

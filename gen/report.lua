@@ -1,0 +1,127 @@
+-- What `attngen plan` says: the plan as plain JSON-able data and as text. In: plan. Decides
+-- nothing.
+local report <const> = {}
+
+local function tile_text(rows, vectors) return ("%dx%d"):format(rows, vectors) end
+
+local function row_groups_text(groups)
+    local parts <const> = {}
+    for i, group in ipairs(groups) do parts[i] = ("%dx%d"):format(group.count, group.size) end
+    return table.concat(parts, " + ")
+end
+
+local function projection_report(projection)
+    local panels <const> = {}
+    for i, group in ipairs(projection.groups) do
+        panels[i] = { count = group.count, vectors = group.vectors }
+    end
+    return {
+        stage = projection.name, rows = projection.rows, depth = projection.depth,
+        columns = projection.columns, bias = projection.bias,
+        tile = { rows = projection.tile_rows, vectors = projection.tile_vectors },
+        row_tiles = row_groups_text(projection.row_groups), panels = panels,
+        unroll = projection.unroll,
+        layout = projection.layout and projection.layout.kind or "rows",
+    }
+end
+
+local function buffer_report(list)
+    local out <const> = {}
+    for i, buffer in ipairs(list) do
+        out[i] = { name = buffer.name, bytes = buffer.floats * 4, meaning = buffer.meaning }
+    end
+    return out
+end
+
+-- The report of one plan: a table of strings, numbers and lists only.
+function report.build(plan)
+    local problem <const>, attention <const> = plan.problem, plan.attention
+    local projections <const> = {}
+    for i, projection in ipairs(plan.projections) do projections[i] = projection_report(
+        projection) end
+    if plan.output then projections[#projections + 1] = projection_report(plan.output) end
+    local blocks <const> = {}
+    for i, block in ipairs(attention.blocks) do
+        blocks[i] = { count = block.count, queries = block.queries, vectors = block.vectors,
+            context_row_tiles = row_groups_text(block.row_groups) }
+    end
+    return {
+        name = problem.name, isa = plan.machine.name, op = problem.op, unroll = problem.unroll,
+        target = plan.machine.target,
+        fold = plan.problem.fold.reasons,
+        projections = projections,
+        scores = { orientation = "lanes along queries", blocks = blocks,
+            key_tiles = row_groups_text(attention.key_groups), unroll = attention.scores_unroll,
+            tile = { rows = attention.key_rows, vectors = attention.scores_vectors } },
+        softmax = { rows = "whole", reference = "whole-number maximum",
+            base = problem.fold.base == 2 and "2" or "e", accuracy = problem.accuracy },
+        context = { tile = { rows = attention.context_rows, vectors = attention.context_vectors },
+            unroll = attention.context_unroll, repairs_rows = attention.repair },
+        buffers = { shared = buffer_report(plan.shared_buffers),
+            part = buffer_report(plan.part_buffers) },
+        flops = { projections = plan.projection_flops, core = plan.core_flops },
+        packed_bytes = plan.packed_bytes, workspace_bytes = plan.workspace_bytes,
+        part_bytes = plan.part_bytes, stack_bytes = report.stack_bytes(plan),
+        code_bytes = plan.code_bytes, compile_seconds = plan.compile_seconds,
+        phases = plan.phases,
+    }
+end
+
+-- Upper estimate of the deepest frame: spilled tile registers and saved state.
+function report.stack_bytes(plan)
+    return 512 + plan.machine.registers * plan.machine.lanes * 4
+end
+
+-- Lines of the plan, at most `width` long: used by `attngen plan` and the emitted banner.
+function report.lines(data)
+    local lines <const> = {}
+    local function put(format, ...) lines[#lines + 1] = format:format(...) end
+    put("isa %s, unroll %s, phases %d", data.isa, data.unroll, data.phases)
+    for _, reason in ipairs(data.fold) do put("fold: %s", reason) end
+    for _, p in ipairs(data.projections) do
+        local panels <const> = {}
+        for i, panel in ipairs(p.panels) do
+            panels[i] = ("%d panels of %d vectors"):format(panel.count, panel.vectors)
+        end
+        put("%s: %d rows x %d -> %d, tile %s (rows x vectors), row tiles %s, %s, k unrolled by %d, "
+            .. "%s",
+            p.stage, p.rows, p.depth, p.columns, tile_text(p.tile.rows, p.tile.vectors),
+                p.row_tiles,
+            table.concat(panels, " + "), p.unroll,
+            p.layout == "heads" and "stored head by head" or "stored by rows")
+    end
+    for _, block in ipairs(data.scores.blocks) do
+        put("attention: %d block%s of %d queries (%d vectors, %s), context row tiles %s",
+            block.count,
+            block.count == 1 and "" or "s", block.queries, block.vectors, data.scores.orientation,
+            block.context_row_tiles)
+    end
+    put("scores: key tiles %s, k unrolled by %d", data.scores.key_tiles, data.scores.unroll)
+    put("softmax: whole rows, %s, base %s, %s", data.softmax.reference, data.softmax.base,
+        data.softmax.accuracy)
+    put("context: tile %s, k unrolled by %d%s",
+        tile_text(data.context.tile.rows, data.context.tile.vectors), data.context.unroll,
+        data.context.repairs_rows and ", rows with NaN computed again from allowed keys" or "")
+    put("matmul flops: projections %d, core %d", data.flops.projections, data.flops.core)
+    put("bytes: packed %d, workspace %d (%d more a part), stack under %d, code about %d",
+        data.packed_bytes, data.workspace_bytes, data.part_bytes, data.stack_bytes, data.code_bytes)
+    return lines
+end
+
+-- The report as text for people.
+function report.describe(data)
+    local lines <const> = { ("%s (%s)"):format(data.name, data.op) }
+    for _, line in ipairs(report.lines(data)) do lines[#lines + 1] = "  " .. line end
+    lines[#lines + 1] = ("  predicted compile time: %.1f s"):format(data.compile_seconds)
+    for _, list in ipairs({ { "workspace", data.buffers.shared }, { "workspace of a part",
+        data.buffers.part } }) do
+        for _, buffer in ipairs(list[2]) do
+            lines[#lines + 1] = ("  %s: %s, %d bytes: %s"):format(list[1], buffer.name,
+                buffer.bytes,
+                buffer.meaning)
+        end
+    end
+    return table.concat(lines, "\n") .. "\n"
+end
+
+return report

@@ -1,0 +1,62 @@
+-- Stage 1 of "mha": q, k, v = x . W^T (+ b), each written where scores and context read it.
+-- In "sdpa" with a v_head_dim that is no multiple of the lanes: values copied into padded rows.
+local ir <const> = require("gen.ir")
+local linear <const> = require("gen.stage.linear")
+
+local project <const> = {}
+
+local titles <const> = { q = "queries", k = "keys", v = "values" }
+
+-- Appends the phase of the projections to `kernel`.
+function project.build(kernel, plan)
+    local phase <const> = kernel:phase("project", "Projections: q, k, v = x . W^T + b")
+    for _, projection in ipairs(plan.projections) do
+        local out <const> = kernel:buffer(projection.name)
+        phase.body:note(titles[projection.name])
+        for _, group in ipairs(projection.groups) do
+            local width <const> = group.vectors * plan.machine.lanes
+            local fn <const> = phase:share(linear.panel_function(
+                ("project_%d%s"):format(width, projection.bias and "_biased" or ""),
+                { ("One panel of %d columns, all %d rows: out = %sin . panel."):format(width,
+                    projection.rows, projection.bias and "bias + " or "") },
+                plan, projection, group, {
+                    input_row = projection.depth, output_row = projection.layout.row,
+                    last_lanes = plan.machine.lanes,
+                }))
+            linear.walk_panels(phase.body, projection, group, fn, ir.mem(projection.source), out)
+        end
+    end
+end
+
+-- Appends the phase that pads the rows of v (sdpa only).
+function project.build_padding(kernel, plan)
+    local pad <const>, lanes <const> = plan.pad_values, plan.machine.lanes
+    local phase <const> = kernel:phase("pad_values", "Values: rows copied to whole vectors")
+    local fn <const> = phase:add(ir.func("pad_row",
+        { ("One row of %d values to %d."):format(pad.from, pad.to) },
+        { { "input", "input" }, { "output", "out" } }, function(block)
+            local whole <const> = pad.from // lanes
+            block:each("vector", whole, plan.straight, function(body, i)
+                body:let("vec", "value", "load", ir.mem("input", i * lanes))
+                body:run("store", ir.mem("out", i * lanes), "value")
+            end)
+            block:let("vec", "tail", "load_part", ir.mem("input", whole * lanes),
+                ir.index(pad.from % lanes))
+            block:run("store", ir.mem("out", whole * lanes), "tail")
+        end))
+    local padded <const> = kernel:buffer("v")
+    local function call(body, row)
+        body:call(fn, { input = ir.mem("v", row * pad.from), out = ir.offset(padded,
+            row * pad.to) })
+    end
+    if plan.straight then
+        for i = 0, pad.rows - 1 do call(phase.body, ir.index(i)) end
+    else
+        local first <const> = phase.body:size("first", "share", ir.index(pad.rows), "part", "parts")
+        local last <const> = phase.body:size("last", "share_end", ir.index(pad.rows), "part",
+            "parts")
+        phase.body:loop({ var = "row", from = first, to = last }, call)
+    end
+end
+
+return project

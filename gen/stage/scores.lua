@@ -1,0 +1,200 @@
+-- Scores of one block of queries against its keys, lanes along queries: S^T[key][query] = K . Q^T.
+-- First the queries (and a per-query mask) are transposed into vectors of one query a lane; then
+-- row
+-- maxima and masks are vertical and S^T is already the broadcast operand of the context product.
+local ir <const> = require("gen.ir")
+local tile <const> = require("gen.tile")
+local mask <const> = require("gen.stage.mask")
+
+local scores <const> = {}
+
+-- Copies a [rows][columns] matrix transposed: dst[c * width + r] = src[r * src_row + c], in
+-- lanes x lanes blocks with single elements at the edges.
+local function transpose(block, ctx, src, src_row, dst, rows, columns)
+    local lanes <const>, width <const>, straight <const> = ctx.lanes, ctx.block.width, ctx.straight
+    local whole_rows <const>, whole_columns <const> = rows // lanes, columns // lanes
+    if whole_rows > 0 and whole_columns > 0 then
+        block:each("row_block", whole_rows, straight, function(body, r)
+            body:each("column_block", whole_columns, straight, function(inner, c)
+                inner:run("transpose", ir.offset(src, r * (lanes * src_row) + c * lanes),
+                    ir.index(src_row), ir.offset(dst, c * (lanes * width) + r * lanes),
+                    ir.index(width))
+            end)
+        end)
+    end
+    local function copy(first_row, row_count, first_column, column_count)
+        if row_count == 0 or column_count == 0 then return end
+        block:each("row", row_count, straight, function(body, r)
+            body:each("column", column_count, straight, function(inner, c)
+                inner:run("copy_f32",
+                    ir.offset(dst, (c + first_column) * width + r + first_row),
+                    ir.offset(src, (r + first_row) * src_row + c + first_column))
+            end)
+        end)
+    end
+    local edge_rows <const>, edge_columns <const> = rows % lanes, columns % lanes
+    copy(0, whole_rows * lanes, whole_columns * lanes, edge_columns)
+    copy(whole_rows * lanes, edge_rows, 0, columns)
+end
+
+-- Clears the lanes of queries that do not exist, so that they compute with zeros.
+local function clear_unused_lanes(block, ctx, dst, rows)
+    local unused <const> = ctx.block.width - ctx.block.queries
+    if unused == 0 then return end
+    block:each("row", rows, ctx.straight, function(body, r)
+        for lane = 0, unused - 1 do
+            body:run("store_zero", ir.offset(dst, r * ctx.block.width + ctx.block.queries + lane))
+        end
+    end)
+end
+
+-- queries[d][query] from rows of q, times the scale where it is not in the weights.
+function scores.gather_queries(ctx)
+    local plan <const>, depth <const> = ctx.plan, ctx.problem.head_dim
+    return ir.func("gather_queries" .. ctx.suffix,
+        { ("%d queries, transposed to [head_dim][query]."):format(ctx.block.queries) },
+        ctx.parameters, function(block)
+            transpose(block, ctx, ctx.query_rows, plan.q.row, ctx.queries, ctx.block.queries, depth)
+            clear_unused_lanes(block, ctx, ctx.queries, depth)
+            local scale <const> = ctx.problem.fold.query_scale
+            if scale == 1.0 then return end
+            block:let("vec", "scale", "splat", "QUERY_SCALE")
+            block:each("d", depth, ctx.straight, function(body, d)
+                for v = 0, ctx.block.vectors - 1 do
+                    local at <const> = ir.offset(ctx.queries, d * ctx.block.width + v * ctx.lanes)
+                    body:let("vec", "q" .. v, "load", at)
+                    body:let("vec", "scaled" .. v, "mul", "q" .. v, "scale")
+                    body:run("store", at, "scaled" .. v)
+                end
+            end)
+        end)
+end
+
+-- mask_panel[key][query]: the additive mask, -inf where the boolean one drops a key.
+function scores.gather_mask(ctx)
+    local problem <const> = ctx.problem
+    local row <const> = problem.mask_tensor.query
+    local keep <const>, add <const> = problem.mask.bool, problem.mask.additive
+    return ir.func("gather_mask" .. ctx.suffix,
+        { ("The mask of %d queries, transposed to [key][query]; -inf: do not attend."):format(
+            ctx.block.queries) },
+        ctx.parameters, function(block)
+            if not keep then
+                transpose(block, ctx, ctx.mask_add, row, ctx.mask_panel, ctx.block.queries,
+                    problem.kv_len)
+            else
+                block:each("row", ctx.block.queries, ctx.straight, function(body, r)
+                    body:each("key", problem.kv_len, ctx.straight, function(inner, key)
+                        local to <const> = ir.offset(ctx.mask_panel, key * ctx.block.width + r)
+                        local kept <const> = ir.offset(ctx.mask_keep, r * row + key)
+                        if add then
+                            inner:run("store_keep_add", to, kept, ir.offset(ctx.mask_add,
+                                r * row + key))
+                        else
+                            inner:run("store_keep", to, kept)
+                        end
+                    end)
+                end)
+            end
+            clear_unused_lanes(block, ctx, ctx.mask_panel, problem.kv_len)
+        end)
+end
+
+-- One register tile: `rows` keys from `key0` against all queries of the block.
+local function score_tile(block, ctx, key0, rows, past_full)
+    local attention <const>, vectors <const> = ctx.plan.attention, ctx.block.vectors
+    local width <const>, key_row <const> = ctx.block.width, ctx.plan.k.row
+    local from <const> = block:pointer("pointer", "keys", ir.offset(ctx.key_rows, key0 * key_row))
+    local c <const> = tile.product(block, {
+        rows = rows, vectors = vectors, registers = ctx.plan.machine.registers,
+        depth = ctx.problem.head_dim, unroll = attention.scores_unroll, index = ir.index,
+        a = function(k, r) return ir.offset(from, k + r * key_row) end,
+        b = function(k, v) return ir.offset(ctx.queries, k * width + v * ctx.lanes) end,
+    })
+    for r = 0, rows - 1 do
+        local row <const> = mask.apply(block, ctx, key0 + r, r, c[r], past_full)
+        for v = 0, vectors - 1 do
+            block:run("store", ir.offset(ctx.scores, (key0 + r) * width + v * ctx.lanes), row[v])
+            block:set("max" .. v, "max", "max" .. v, row[v])
+        end
+    end
+end
+
+-- Tiles over a range known only at run time: whole tiles that every query sees, then masked ones.
+local function ranged_tiles(block, ctx)
+    local groups <const> = ctx.plan.attention.key_groups
+    local rows <const> = ctx.plan.attention.key_rows
+    local rest = groups[#groups].count == 1 and groups[#groups].size < rows and groups[#groups]
+        or nil
+    local whole_end <const> = ctx.problem.kv_len // rows * rows
+    if whole_end > 0 then
+        block:declare("size", "key", "copy", ir.index(0))
+        block:loop({ var = "key", to = ctx.key_full, step = rows }, function(body, key)
+            score_tile(body, ctx, key, rows, false)
+        end)
+        local masked_end <const> = block:size("masked_end", "min", ctx.key_end, ir.index(whole_end))
+        block:loop({ var = "key", to = masked_end, step = rows, below = true }, function(body, key)
+            score_tile(body, ctx, key, rows, true)
+        end)
+    end
+    if rest then
+        block:when("lt", { ir.index(whole_end), ctx.key_end }, function(body)
+            score_tile(body, ctx, ir.index(whole_end), rest.size, true)
+        end)
+    end
+end
+
+local function fixed_tiles(block, ctx)
+    local full <const>, key_end <const> = ir.constant(ctx.key_full), ir.constant(ctx.key_end)
+    local first = 0
+    for _, group in ipairs(ctx.plan.attention.key_groups) do
+        local base <const> = first
+        if ctx.problem.key_range then
+            for i = 0, group.count - 1 do
+                local key0 <const> = base + i * group.size
+                local rows <const> = math.min(group.size, key_end - key0)
+                if rows > 0 then
+                    block:scope(function(body)
+                        score_tile(body, ctx, ir.index(key0), rows, key0 + rows > full)
+                    end)
+                end
+            end
+        else
+            block:each("tile", group.count, ctx.straight, function(body, i)
+                score_tile(body, ctx, i * group.size + base, group.size, false)
+            end)
+        end
+        first = first + group.count * group.size
+    end
+end
+
+-- scores[key][query] for the block's keys and maxima[query]: the reference maximum of each query, a
+-- whole number so that later keys, other tiles or other paths scale by exact powers of the base.
+function scores.build(ctx)
+    local vectors <const> = ctx.block.vectors
+    return ir.func("scores" .. ctx.suffix,
+        { ("Logits of %d queries, [key][query], and the reference maximum of each."):format(
+            ctx.block.queries) },
+        ctx.parameters, function(block)
+            for v = 0, vectors - 1 do block:declare("vec", "max" .. v, "minus_infinity") end
+            if mask.applies(ctx, true) then block:let("vec", "hidden", "minus_infinity") end
+            if ctx.plan.attention.range_loops then
+                ranged_tiles(block, ctx)
+            else
+                fixed_tiles(block, ctx)
+            end
+            for v = 0, vectors - 1 do
+                local whole = block:let("vec", "whole" .. v, "ceil", "max" .. v)
+                if ctx.problem.masked then
+                    -- nothing seen yet: any finite reference keeps -inf - reference at -inf
+                    block:let("mask", "seen" .. v, "lanes_allowed", "max" .. v)
+                    block:let("vec", "nothing" .. v, "zero")
+                    whole = block:let("vec", "reference" .. v, "select", "seen" .. v, whole,
+                        "nothing" .. v)
+                end
+                block:run("store", ir.offset(ctx.maxima, v * ctx.lanes), whole)
+            end
+        end)
+end
+
+return scores

@@ -1,0 +1,101 @@
+-- From a plan to the functions of a kernel: runs the stages in order and collects what they build.
+-- In: plan. Out: list of phases, each {name, title, functions, entry}; `entry` is the function
+-- that the
+-- driver calls with (weights, args, workspace, part, parts) as far as it needs them.
+local ir <const> = require("gen.ir")
+local project <const> = require("gen.stage.project")
+local attention <const> = require("gen.stage.attention")
+local output <const> = require("gen.stage.output")
+
+local stages <const> = {}
+
+-- Fields of attn_args by the name phases use, with the type of the local pointer.
+local argument_fields <const> = {
+    { "x", "pointer" }, { "context", "pointer" }, { "q", "pointer" }, { "k", "pointer" },
+    { "v", "pointer" }, { "kv_lengths", "lengths" }, { "key_keep", "bytes" },
+    { "mask_keep", "bytes" }, { "mask_add", "pointer" }, { "y", "writable" },
+    { "weights_out", "writable", "weights" },
+}
+
+local entry_parameters <const> = {
+    { "input", "weights" }, { "args", "args" }, { "scratch", "workspace" }, { "size", "part" },
+    { "size", "parts" },
+}
+
+local Phase <const> = {}
+Phase.__index = Phase
+
+-- Appends a function and returns it.
+function Phase:add(fn)
+    self.functions[#self.functions + 1] = fn
+    return fn
+end
+
+-- Appends `fn` unless the phase has the same function already; two different functions of one name
+-- are
+-- told apart by a number.
+function Phase:share(fn)
+    local print <const> = ir.fingerprint(fn)
+    local same_name = 0
+    for _, known in ipairs(self.functions) do
+        if known.fingerprint == print then return known end
+        if known.wanted_name == fn.name then same_name = same_name + 1 end
+    end
+    fn.fingerprint, fn.wanted_name = print, fn.name
+    if same_name > 0 then fn.name = ("%s_%d"):format(fn.name, same_name + 1) end
+    return self:add(fn)
+end
+
+local Kernel <const> = {}
+Kernel.__index = Kernel
+
+function Kernel:phase(name, title)
+    local phase <const> = setmetatable({ name = name, title = title, functions = {},
+        body = ir.block() }, Phase)
+    self.phases[#self.phases + 1] = phase
+    return phase
+end
+
+-- The workspace buffer `name`.
+function Kernel:buffer(name)
+    assert(self.buffers[name], "no such buffer: " .. name)
+    return ir.mem("ws_" .. name)
+end
+
+-- The function the driver calls: local pointers for what the body uses, then the body.
+local function make_entry(phase, plan)
+    local used <const> = ir.uses(phase.body)
+    return ir.func("phase_" .. phase.name, { phase.title .. "." }, entry_parameters, function(block)
+        if plan.straight then
+            -- nothing to share out: one part does it all
+            block:when("nonzero", { "part" }, function(body) body:leave("return") end)
+        end
+        for _, field in ipairs(argument_fields) do
+            if used[field[1]] then
+                block:let(field[2], field[1], "field", "args",
+                    ir.word(field[3] or field[1]))
+            end
+        end
+        for _, buffer in ipairs(plan.shared_buffers) do
+            if used["ws_" .. buffer.name] then
+                block:let("writable", "ws_" .. buffer.name, "address",
+                    ir.mem("workspace", buffer.offset))
+            end
+        end
+        for _, node in ipairs(phase.body.nodes) do block.nodes[#block.nodes + 1] = node end
+    end)
+end
+
+-- The phases of the kernel that `plan` describes.
+function stages.build(plan)
+    local kernel <const> = setmetatable({ phases = {}, buffers = {} }, Kernel)
+    for _, buffer in ipairs(plan.shared_buffers) do kernel.buffers[buffer.name] = buffer end
+    if plan.problem.op == "mha" then project.build(kernel, plan) end
+    if plan.pad_values then project.build_padding(kernel, plan) end
+    attention.build(kernel, plan)
+    if plan.output then output.build(kernel, plan) end
+    for _, phase in ipairs(kernel.phases) do phase.entry = make_entry(phase, plan) end
+    return kernel.phases
+end
+
+return stages
