@@ -19,8 +19,6 @@ end
 
 for _, variant in ipairs(manifest.variants) do
     print_line(variant.kernel, variant.flags)
-    print_line(variant.pack, variant.pack_flags)
+    print_line(variant.pack, manifest.plain_flags)
 end
-if manifest.dispatcher then
-    print_line(manifest.dispatcher.source, manifest.dispatcher.flags)
-end
+print_line(manifest.dispatcher, manifest.plain_flags)

@@ -1,6 +1,6 @@
 -- The attention layer of the associative-recall model: 8 sequences of up to 33 tokens at a time
--- (16 pairs of a key and a value, then a key), each with its own length. Padding is neither read
--- nor computed, and the attention weights come out as well, for the heat map.
+-- (16 pairs of a key and a value, then a key), each with its own length. Padding is ignored and its
+-- rows are zero; the attention weights come out as well, for the heat map.
 return {
     name = "recall",
     batch = 8,

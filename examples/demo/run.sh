@@ -28,7 +28,7 @@ mkdir -p "$out/objects"
 rm -f "$out"/objects/*.o
 
 echo "1. Generate: attngen emit $demo/demo.lua --set isa=$isa"
-./attngen --quiet emit "$demo/demo.lua" --set "isa=$isa" -o "$out"
+./attngen --quiet emit "$demo/demo.lua" --set "isa=$isa" -o "$out" >/dev/null
 
 echo "2. Compile:  the bundle with the flags from its manifest, the runtime, the demo ($CC)"
 # shellcheck disable=SC2086

