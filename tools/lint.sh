@@ -43,22 +43,27 @@ check_warnings() {
         for compiler in gcc clang; do
             if command -v $compiler >/dev/null; then
                 # shellcheck disable=SC2086
-                $compiler $WARNINGS -D_GNU_SOURCE -Iruntime/include -Iruntime/src -fsyntax-only \
+                $compiler $WARNINGS -Iruntime/include -fsyntax-only \
                     "$file" || return 1
             fi
         done
     done
 }
 
+TIDY_CHECKS="-*,bugprone-*,clang-analyzer-*,-bugprone-easily-swappable-parameters"
+TIDY_CHECKS="$TIDY_CHECKS,-bugprone-reserved-identifier"
+TIDY_CHECKS="$TIDY_CHECKS,-clang-analyzer-security.insecureAPI.DeprecatedOrUnsafeBufferHandling"
+
 check_tidy() {
-    find runtime -name '*.c' | sort | xargs -n 4 -P 2 clang-tidy --quiet --warnings-as-errors='*' \
-        --checks='-*,bugprone-*,clang-analyzer-*,-bugprone-easily-swappable-parameters,-bugprone-reserved-identifier,-clang-analyzer-security.insecureAPI.DeprecatedOrUnsafeBufferHandling' \
-        -- -std=c11 -D_GNU_SOURCE -Iruntime/include -Iruntime/src 2>/dev/null
+    # shellcheck disable=SC2016
+    find runtime -name '*.c' | sort | xargs -n 4 -P 2 sh -c '
+        clang-tidy --quiet --warnings-as-errors="*" --checks="$0" "$@" \
+            -- -std=c11 -Iruntime/include 2>/dev/null' "$TIDY_CHECKS"
 }
 
 # Words that say that something is unfinished.
 check_words() {
-    ! grep -rnE 'TO''DO|FIX''ME|XX''X|HA''CK|not impl''emented' \
+    ! grep -rnwE 'TO''DO|FIX''ME|XX''X|HA''CK|not impl''emented' \
         --include='*.lua' --include='*.[ch]' --include='*.sh' --include='*.md' --include='*.in' \
         attngen gen runtime templates tests tools examples bench docs Makefile README.md 2>/dev/null
 }

@@ -262,14 +262,18 @@ end
 function TestCli:test_interrupt_is_130_and_leaves_nothing()
     self.scratch:write("slow.lua", [[
         package.preload["gen.generate"] = function()
-            return { bundle = function() while true do end end }
+            return { bundle = function()
+                io.open("ready", "w"):close()
+                while true do end
+            end }
         end]])
-    local result <const> = self.scratch:shell(("LUA_INIT=@slow.lua timeout --preserve-status "
-        .. "-s INT 0.5 '%s/attngen' emit small.lua -o out"):format(support.root))
+    local result <const> = self.scratch:shell(("LUA_INIT=@slow.lua '%s/attngen' emit small.lua "
+        .. "-o out & while [ ! -e ready ]; do sleep 0.02; done; kill -INT $!; wait $!"):format(
+        support.root))
     lu.assertEquals(result.code, 130)
     lu.assertStrContains(result.err, "attngen: interrupted")
     assert_no_traceback(result)
-    lu.assertEquals(self.scratch:list(), { "slow.lua", "small.lua" })
+    lu.assertEquals(self.scratch:list(), { "ready", "slow.lua", "small.lua" })
 end
 
 ----------------------------------------------------------------------------------------------------

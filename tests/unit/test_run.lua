@@ -5,10 +5,12 @@ package.path = "./?.lua;./?/init.lua;" .. package.path
 local lu <const> = require("luaunit")
 local lfs <const> = require("lfs")
 
+local fs <const> = require("gen.fs")
 local host <const> = require("gen.host")
 local isa <const> = require("gen.isa")
 local support <const> = require("tests.unit.support")
 local toolchain <const> = require("gen.toolchain")
+local version <const> = require("gen.version")
 
 -- q = k = [[1,0],[0,1],[1,1]], v = [[1,10],[2,20],[4,40]], scale 1/sqrt(2): the softmax of 3 x 3
 -- small numbers, worked out by hand.
@@ -167,6 +169,19 @@ end
 function TestRun:test_the_list_of_isas_picks_one_that_runs()
     local y <const> = self:results([[core.lua --inputs qkv.st --set 'isa=["avx512","scalar"]']]).y
     assert_close(y.values, UNMASKED, "list")
+end
+
+-- After make install: found through its link, its programs built in the user's cache.
+function TestRun:test_installed_copy()
+    lu.assertEquals(self.scratch:shell(("sh '%s/tools/install.sh' '%s' /usr"):format(support.root,
+        self.scratch:path("root"))).code, 0)
+    local result <const> = self.scratch:shell(("PATH=root/usr/bin:$PATH HOME='%s' "
+        .. "XDG_CACHE_HOME= attngen run core.lua --inputs qkv.st --output out.st"):format(
+        self.scratch:path("home")))
+    lu.assertEquals(result.code, 0, result.err)
+    assert_close(self.scratch:read_safetensors("out.st").y.values, UNMASKED, "installed")
+    lu.assertEquals(#self.scratch:list("home/.cache/attngen/" .. version.VERSION), 1)
+    lu.assertTrue(fs.is_file(self.scratch:path("root/usr/include/attngen/kernel.h")))
 end
 
 function TestRun:test_bad_usage()
