@@ -214,7 +214,7 @@ Test(threads, messages_name_the_argument)
     kernel.forward = always;
     const int32_t length[1] = {1};
     float value = 0;
-    static const int codes[] = {ATTN_E_NULL, ATTN_E_ALIGN, ATTN_E_PART};
+    static const _Alignas(64) int codes[] = {ATTN_E_NULL, ATTN_E_ALIGN, ATTN_E_PART};
     const attn_args args = {.x = &value, .y = &value, .kv_lengths = length};
     expect_fail(attn_forward(NULL, &kernel, &codes[0], &args, NULL), ATTN_E_NULL,
                 "workspace is NULL");
