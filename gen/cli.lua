@@ -189,6 +189,10 @@ local function run_config(options)
         layer = options.layer,
         root = options.root,
         step = function(label) bar:step(label) end,
+        note = function(text)
+            bar:finish()
+            say(options, "%s", text)
+        end,
         bundle = function(record)
             return ask_generator(generate.bundle, record, options.config)
         end,
@@ -273,7 +277,7 @@ local function build_parser()
         os.exit(OK)
     end)
     parser:mutex(parser:flag("-q --quiet", "Say nothing but errors."),
-        parser:flag("-v --verbose", "Say more, and show where an internal error came from."))
+        parser:flag("-v --verbose", "Show the programs that are run, and where an internal error came from."))
 
     local verb = parser:command("emit", "Write the C files of one or more configs.")
     verb:argument("CONFIG", "Config file (.lua or .json)."):target("configs"):args("+")
@@ -329,6 +333,9 @@ function M.main(arguments, root)
     local ok, problem = xpcall(function()
         options = build_parser():parse(arguments)
         options.root = root
+        if options.verbose then
+            process.trace = function(line) io.stderr:write("+ ", line, "\n") end
+        end
         VERBS[options.verb](options)
         local ok, message = io.stdout:flush()
         if not ok then

@@ -8,6 +8,9 @@ local M = {}
 
 M.INTERRUPTED = "interrupted!"
 
+-- Called with every command line before it runs, when set (--verbose).
+M.trace = nil
+
 -- "it's" -> 'it'\''s'
 function M.quote(word)
     return "'" .. tostring(word):gsub("'", "'\\''") .. "'"
@@ -18,7 +21,11 @@ local function command_line(words)
     for index, word in ipairs(words) do
         quoted[index] = M.quote(word)
     end
-    return table.concat(quoted, " ")
+    local line <const> = table.concat(quoted, " ")
+    if M.trace then
+        M.trace(line)
+    end
+    return line
 end
 
 local function status_of(kind, code)

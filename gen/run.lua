@@ -130,9 +130,14 @@ local function execute_in(dir, job, record)
     end
 
     job.step("run")
-    local status <const> = process.run(runner_words(job, runner, shared, variant))
+    local status, text = process.capture(runner_words(job, runner, shared, variant),
+        { merge = true })
+    -- Each of its lines starts with its name, which the user did not call.
+    text = ("\n" .. text):gsub("\nattn_run: ", "\n"):gsub("^%s+", ""):gsub("%s+$", "")
     if status ~= 0 then
-        return nil, ("the run failed (exit status %d)"):format(status)
+        return nil, text ~= "" and text or ("the run failed with status %d"):format(status)
+    elseif text ~= "" then
+        job.note(text)
     end
     return true
 end
@@ -158,7 +163,7 @@ local function check_job(job)
 end
 
 -- job: record, weights, inputs, output, threads, family, layer, root (of attngen's own files),
--- step(label), bundle(record).
+-- step(label), note(text), bundle(record).
 function M.execute(job)
     local ok, message, bad_usage = check_job(job)
     if not ok then

@@ -166,6 +166,12 @@ function TestRun:test_other_compilers()
     lu.assertTrue(tried > 0)
 end
 
+function TestRun:test_verbose_shows_the_programs()
+    local result <const> = self:run("core.lua --inputs qkv.st --output out.st --verbose", "CC=gcc")
+    lu.assertEquals(result.code, 0, result.err)
+    lu.assertStrMatches(result.err, ".*\n%+ 'gcc' [^\n]*'%-ffreestanding'[^\n]*core%.c'.*")
+end
+
 function TestRun:test_the_list_of_isas_picks_one_that_runs()
     local y <const> = self:results([[core.lua --inputs qkv.st --set 'isa=["avx512","scalar"]']]).y
     assert_close(y.values, UNMASKED, "list")
