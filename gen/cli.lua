@@ -277,7 +277,8 @@ local function build_parser()
         os.exit(OK)
     end)
     parser:mutex(parser:flag("-q --quiet", "Say nothing but errors."),
-        parser:flag("-v --verbose", "Show the programs that are run, and where an internal error came from."))
+        parser:flag("-v --verbose", "Show the programs that are run, and where an internal error "
+            .. "came from."))
 
     local verb = parser:command("emit", "Write the C files of one or more configs.")
     verb:argument("CONFIG", "Config file (.lua or .json)."):target("configs"):args("+")

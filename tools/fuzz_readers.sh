@@ -1,8 +1,9 @@
 #!/bin/sh
-# Fuzzes the runtime's file readers: every tests/fuzz_readers/*.c is a libFuzzer target, built with
-# the address and undefined-behaviour sanitizers, started from tests/fuzz_readers/corpus/NAME.
+# Fuzzes the runtime's file readers: every tests/fuzz_readers/fuzz_NAME.c is a libFuzzer target,
+# built with the address and undefined-behaviour sanitizers, started from the inputs in
+# tests/fuzz_readers/corpus_NAME.
 #   tools/fuzz_readers.sh [SECONDS]      for each target, 30 unless given
-# What it finds goes to build/fuzz_readers/NAME; an input that breaks a reader ends it with status 1.
+# What it finds goes to build/fuzz_readers/fuzz_NAME; an input that breaks a reader ends it with status 1.
 set -eu
 cd "$(dirname "$0")/.."
 seconds=${1:-30}
@@ -18,7 +19,7 @@ for source in tests/fuzz_readers/*.c; do
     [ -e "$source" ] || continue
     name=$(basename "$source" .c)
     work=build/fuzz_readers/$name
-    corpus=tests/fuzz_readers/corpus/$name
+    corpus=tests/fuzz_readers/corpus_${name#fuzz_}
     mkdir -p "$work/corpus"
     echo "fuzz_readers: building $name"
     # shellcheck disable=SC2086
