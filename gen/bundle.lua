@@ -276,6 +276,12 @@ local function pack_text(variant, texts, header_name)
     return template.fill("pack.c.in", texts["pack.c.in"], fields)
 end
 
+local dispatcher_pack_text <const> = [[
+/* Packs for one of the variants; see its own pack function. ATTN_E_NULL for any other kernel. */
+int $(prefix)_pack(const attn_kernel *variant, const attn_weights *weights, void *packed);
+
+]]
+
 local function header_text(record, variants, texts)
     local parts <const> = {}
     for _, variant in ipairs(variants) do
@@ -290,7 +296,9 @@ local function header_text(record, variants, texts)
     end
     if #variants > 1 then
         parts[#parts + 1] = template.fill("dispatcher.h.in", texts["dispatcher.h.in"],
-            { prefix = record.name, PREFIX = record.name:upper(), count = #variants })
+            { prefix = record.name, PREFIX = record.name:upper(), count = #variants,
+                pack_declaration = variants[1].plan.packed_bytes > 0
+                    and (dispatcher_pack_text:gsub("%$%(prefix%)", record.name)) or "" })
     end
     return template.fill("kernel.h.in", texts["kernel.h.in"], {
         banner = variants[1].banner, contract = contract_text(record),
@@ -336,7 +344,7 @@ function bundle.build(record, variants, texts)
         entries[#entries + 1] = variant_entry(variant, names)
     end
     add(header_name, header_text(record, variants, texts))
-    local dispatcher
+    local dispatcher, dispatcher_pack
     if #variants > 1 then
         dispatcher = record.name .. ".c"
         local lines <const> = {}
@@ -347,6 +355,18 @@ function bundle.build(record, variants, texts)
             PREFIX = record.name:upper(), variants = table.concat(lines, "\n"),
         }))
     end
+    if #variants > 1 and variants[1].plan.packed_bytes > 0 then
+        dispatcher_pack = record.name .. "_pack.c"
+        local choices <const> = {}
+        for i, variant in ipairs(variants) do
+            choices[i] = ("    if (variant == &%s_kernel)\n        return %s_pack(weights, packed);")
+                :format(variant.prefix, variant.prefix)
+        end
+        add(dispatcher_pack, template.fill("dispatcher_pack.c.in", texts["dispatcher_pack.c.in"], {
+            banner = variants[1].banner, header = header_name, prefix = record.name,
+            choices = table.concat(choices, "\n"),
+        }))
+    end
     local listed <const> = {}
     for i, file in ipairs(files) do
         listed[i] = { path = file.path, bytes = #file.text, fnv1a64 = manifest.hash(file.text) }
@@ -354,7 +374,8 @@ function bundle.build(record, variants, texts)
     local data <const> = {
         format = manifest.FORMAT, generator = "attngen " .. version, name = record.name,
         config = record.config_data, config_hash = record.hash, variants = entries,
-        dispatcher = dispatcher, plain_flags = manifest.flags({}), files = listed,
+        dispatcher = dispatcher, dispatcher_pack = dispatcher_pack,
+        plain_flags = manifest.flags({}), files = listed,
     }
     add(record.name .. ".json", manifest.encode(data))
     return { files = files, manifest = data }

@@ -15,6 +15,7 @@ local scalar_ops <const> = {
     times_zero = "$[1] * 0.0f",
     min = "$1 < $2 ? $1 : $2",
     excess = "$1 > $2 ? $1 - $2 : 0",
+    round_down = "$1 / $2 * $2",
     quotient = "$1 / $2",
     remainder = "$1 % $2",
     copy = "$1",
@@ -200,9 +201,8 @@ function printers.scope(self, node)
 end
 
 printers["for"] = function(self, node)
-    local first <const> = node.from and ("size_t %s = %s"):format(node.var, index_text(node.from))
-        or ""
-    local whole_turns <const> = math.type(node.step) == "integer" and node.from
+    local first <const> = ("size_t %s = %s"):format(node.var, index_text(node.from))
+    local whole_turns <const> = math.type(node.step) == "integer"
         and #node.from.terms == 0 and #node.to.terms == 0
         and (node.to.constant - node.from.constant) % node.step == 0
     local below <const> = node.below or whole_turns or math.type(node.step) ~= "integer"

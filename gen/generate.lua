@@ -13,7 +13,7 @@ local stages <const> = require("gen.stages")
 local generate <const> = {}
 
 local skeletons <const> = { "kernel.c.in", "kernel.h.in", "variant.h.in", "pack_declaration.h.in",
-    "dispatcher.h.in", "dispatcher.c.in", "pack.c.in" }
+    "dispatcher.h.in", "dispatcher.c.in", "dispatcher_pack.c.in", "pack.c.in" }
 
 local function root()
     local path <const> = assert(package.searchpath("gen.generate", package.path))

@@ -114,17 +114,20 @@ function Block:run(op, ...) push(self, { kind = "run", op = op, args = { ... } }
 local folds <const> = {
     min = function(a, b) return a < b and a or b end,
     excess = function(a, b) return a > b and a - b or 0 end,
+    round_down = function(a, b) return a // b * b end,
     quotient = function(a, b) return a // b end,
     remainder = function(a, b) return a % b end,
 }
 
 -- const size_t name = fn(args) as an index; folded away when every argument is constant.
--- fn: min, excess (a - b or 0), quotient, remainder, load_i32 (a mem).
+-- fn: min, excess (a - b or 0), quotient, remainder, round_down (to a multiple of b), or
+-- load_i32 (a mem).
 function Block:size(name, fn, ...)
     local args <const> = { ... }
     if folds[fn] then
         local a <const>, b <const> = ir.constant(args[1]), ir.constant(args[2])
         if a and b then return ir.index(folds[fn](a, b)) end
+        if b == 0 and fn == "excess" then return ir.index(args[1]) end
         args[1], args[2] = ir.index(args[1]), ir.index(args[2])
     end
     push(self, { kind = "let", type = "size", name = name, op = fn, args = args })
@@ -145,13 +148,11 @@ function Block:scope(build)
 end
 
 -- for (size_t var = from; var + step <= to; var += step); from and to may be indices, step an
--- integer
--- or the name of a variable. Without `from` the variable is declared outside and keeps its value.
--- With `below` the test is var < to whatever the step.
+-- integer or the name of a variable. With `below`, or a variable step, the test is var < to.
 function Block:loop(options, build)
     local body <const> = ir.block()
     build(body, ir.var(options.var))
-    push(self, { kind = "for", var = options.var, from = options.from and ir.index(options.from),
+    push(self, { kind = "for", var = options.var, from = ir.index(options.from),
         to = ir.index(options.to), step = options.step or 1, below = options.below, body = body })
 end
 
@@ -214,13 +215,13 @@ local function collect_uses(block, seen, declared)
     for _, node in ipairs(block.nodes) do
         if node.kind == "let" then declared[node.name] = true end
         if node.kind == "for" then
-            if node.from then declared[node.var] = true else seen[node.var] = true end
+            declared[node.var] = true
         end
         note_use(seen, node.step)
         for _, arg in ipairs(node.args or {}) do note_use(seen, arg) end
         if node.kind == "set" then seen[node.name] = true end
-        if node.from then note_use(seen, node.from) end
-        if node.to then note_use(seen, node.to) end
+        note_use(seen, node.from)
+        note_use(seen, node.to)
         if node.body then collect_uses(node.body, seen, declared) end
         if node.otherwise then collect_uses(node.otherwise, seen, declared) end
     end

@@ -27,7 +27,7 @@ end
 -- Emits the product into `block` and returns C as names c[r][v], r and v from 0.
 --   rows, vectors      tile shape
 --   registers          of the machine; an error when the tile needs more
---   depth              integer, or the name of a size_t variable
+--   depth              integer, or an index over variables
 --   unroll             steps per turn of the depth loop; >= depth: no loop
 --   a(k, r), b(k, v)   memory of A's scalar and B's vector at depth k
 --   start(r, v)        op and arguments of the accumulator's first value; nil: zero
@@ -56,12 +56,14 @@ function tile.product(block, spec)
         end
         emit_steps(block, spec, spec.index(turns * unroll), rest)
     else
-        block:declare("size", "k", "copy", spec.index(0))
+        local whole = spec.index(0)
         if unroll > 1 then
-            block:loop({ var = "k", to = spec.depth, step = unroll },
+            whole = block:size("whole", "round_down", spec.depth, spec.index(unroll))
+            block:loop({ var = "k", from = 0, to = whole, step = unroll, below = true },
                 function(body, k) emit_steps(body, spec, k, unroll) end)
         end
-        block:loop({ var = "k", to = spec.depth }, function(body, k) emit_step(body, spec, k) end)
+        block:loop({ var = "k", from = whole, to = spec.depth },
+            function(body, k) emit_step(body, spec, k) end)
     end
     return c
 end

@@ -128,14 +128,13 @@ local function ranged_tiles(block, ctx)
         or nil
     local whole_end <const> = ctx.problem.kv_len // rows * rows
     if whole_end > 0 then
-        block:declare("size", "key", "copy", ir.index(0))
-        block:loop({ var = "key", to = ctx.key_full, step = rows }, function(body, key)
-            score_tile(body, ctx, key, rows, false)
-        end)
-        local masked_end <const> = block:size("masked_end", "min", ctx.key_end, ir.index(whole_end))
-        block:loop({ var = "key", to = masked_end, step = rows, below = true }, function(body, key)
-            score_tile(body, ctx, key, rows, true)
-        end)
+        local open_end <const> = block:size("open_end", "round_down", ctx.key_full, ir.index(rows))
+        local masked_end <const> = block:size("masked_end", "min", ctx.key_end,
+            ir.index(whole_end))
+        for _, part in ipairs({ { 0, open_end, false }, { open_end, masked_end, true } }) do
+            block:loop({ var = "key", from = part[1], to = part[2], step = rows, below = true },
+                function(body, key) score_tile(body, ctx, key, rows, part[3]) end)
+        end
     end
     if rest then
         block:when("lt", { ir.index(whole_end), ctx.key_end }, function(body)
