@@ -82,11 +82,12 @@ local function print_report(report)
     print(("seed %d: %d configs, %d (config, ISA, compiler) builds, %d input sets judged (%d confirmed"
         .. " by OpenBLAS)"):format(report.seed, report.cases, report.builds, report.sets,
         report.cross))
-    print(("also built: %d at -O0/-O3, %d for the real ISA without running, %d headers as C++; run"
+    print(("also built: %d at -O0/-O2, %d for the real ISA without running, %d headers as C++; run"
         .. " under ASan+UBSan: %d, under valgrind: %d"):format(report.level_builds,
         report.compile_only, report.headers, report.asan, report.valgrind))
     print(("largest error: %.2f of its bound; %d draws refused by the plan"):format(report.worst,
         report.refused))
+    print("time: " .. table.concat(report.laps, ", "))
     for _, key in ipairs(report.skip_order) do
         print(("skipped: %d x %s"):format(report.skips[key], key))
     end

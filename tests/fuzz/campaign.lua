@@ -66,7 +66,7 @@ local function add_extras(report, builder, jobs, drawn, bundle, base)
     local isa <const>, n <const> = drawn.isa, drawn.number
     local plan <const> = builder.tools.isas[isa]
     if n % 6 == 0 and plan.runs ~= "qemu" then
-        for _, level in ipairs({ "-O0", "-O3" }) do
+        for _, level in ipairs({ "-O0", "-O2" }) do -- pinned is -O3
             local compiler <const> = COMPILERS[(n // 6 + #level) % 2 + 1]
             if plan.compilers[compiler] then
                 local job <const> = base(compiler, level)
@@ -87,16 +87,15 @@ local function add_extras(report, builder, jobs, drawn, bundle, base)
         jobs.asan[#jobs.asan + 1] = job
     end
     if isa == "scalar" and n % 4 == 3 and builder.tools.has_valgrind and #jobs.valgrind < 6 then
-        local job <const> = base("gcc", "")
-        job.object = builder:add_kernel(bundle, isa, "gcc", { level = "-g" })
-        job.label = job.label .. "-valgrind"
+        local job <const> = base("gcc", "-valgrind")
+        job.object = ("%s/%s-gcc.so"):format(bundle.dir, isa)
         job.sets = 14
         jobs.valgrind[#jobs.valgrind + 1] = job
     end
     if plan.runs == "simde" then
         for _, compiler in ipairs(COMPILERS) do
             if builder.tools.host[compiler] then
-                builder:add_compile_only(bundle, isa, compiler, "-O2")
+                builder:add_compile_only(bundle, isa, compiler, n % 6 == 0 and "-O0" or "-O2")
                 report.compile_only = report.compile_only + 1
             end
         end
@@ -261,10 +260,15 @@ end
 function M.run(options)
     local report <const> = { cases = 0, builds = 0, level_builds = 0, compile_only = 0, headers = 0,
         asan = 0, valgrind = 0, sets = 0, cross = 0, worst = 0, refused = 0, refusals = {},
-        skips = {}, skip_order = {}, failures = {}, drawn = {}, seed = options.seed,
+        skips = {}, skip_order = {}, failures = {}, drawn = {}, laps = {}, seed = options.seed,
         version = generate_version }
     local builder <const> = build.new(options.name, options.tools)
     local jobs <const> = { host = {}, qemu = {}, asan = {}, valgrind = {} }
+    local clock = os.time()
+    local function lap(what)
+        report.laps[#report.laps + 1] = ("%s %d s"):format(what, os.time() - clock)
+        clock = os.time()
+    end
     if options.only then
         add_case(report, builder, jobs, draw.draw(options.seed, options.only), options)
     else
@@ -274,21 +278,26 @@ function M.run(options)
             add_case(report, builder, jobs, draw.draw(options.seed, number), options)
         end
     end
+    lap("emit")
     drop_missing(report, jobs, builder:run(2))
+    lap("compile")
     local programs <const> = options.programs
     if #jobs.host > 0 then
         run_criterion(report, programs.kernels, jobs.host, builder.dir)
+        lap("judge here")
     end
     if #jobs.qemu > 0 then
         local emulator <const> = table.concat(options.tools.isas.neon.emulator, " ")
         run_list(report, "neon", jobs.qemu, emulator .. " " .. programs.check_aarch64, builder.dir,
             2)
+        lap("judge under qemu")
     end
     run_list(report, "asan", jobs.asan,
         "env ASAN_OPTIONS=handle_segv=0:handle_sigbus=0:handle_sigill=0:handle_sigfpe=0"
         .. ":detect_leaks=0:use_sigaltstack=0 " .. programs.check_asan, builder.dir, 2)
     run_list(report, "valgrind", jobs.valgrind,
         "valgrind --error-exitcode=3 --track-origins=no " .. programs.check, builder.dir, 2)
+    lap("sanitizers and valgrind")
     report.asan, report.valgrind = #jobs.asan, #jobs.valgrind
     compare_hashes(report, jobs)
     return report

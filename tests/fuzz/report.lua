@@ -13,7 +13,7 @@ local shrink <const> = require("tests.fuzz.shrink")
 local M = {}
 
 local SHRUNK <const> = 3     -- failures to shrink
-local ATTEMPTS <const> = 120 -- candidate configs each
+local SECONDS <const> = 40   -- to shrink each
 local SHOWN <const> = 12     -- failures to print
 
 -- Whether a raw config fails like the original did: same kind of fault, any message.
@@ -71,13 +71,15 @@ local function shrink_failure(failure, tools, programs)
         print("  (does not fail when built alone: not shrunk)")
         return
     end
-    local smallest <const>, used <const> = shrink.shrink(failure.case.config, fails, ATTEMPTS)
+    local smallest <const>, used <const> = shrink.shrink(failure.case.config, fails, SECONDS)
     print(("  smallest failing config found (%d attempts):"):format(used))
     print("  return " .. case_text.lua_text(smallest))
     print("  " .. (message or ""):sub(1, 1200):gsub("\n", "\n  "))
 end
 
 function M.print(report, tools, programs)
+    local shrunk <const> = {} -- cases: the builds of one case mostly fail alike
+    local count = 0
     for index, failure in ipairs(report.failures) do
         if index > SHOWN then
             print(("... and %d more failures"):format(#report.failures - SHOWN))
@@ -88,7 +90,9 @@ function M.print(report, tools, programs)
         if failure.case then
             print(("  repeat: make fuzz SEED=%d CASE=%d"):format(report.seed, failure.case.number))
             print("  config: return " .. case_text.lua_text(failure.case.config))
-            if index <= SHRUNK and failure.what ~= "config refused" then
+            if count < SHRUNK and not shrunk[failure.case] and failure.what ~= "config refused" then
+                shrunk[failure.case] = true
+                count = count + 1
                 shrink_failure(failure, tools, programs)
             end
         end

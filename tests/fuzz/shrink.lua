@@ -1,6 +1,6 @@
 -- Makes a failing config smaller while it keeps failing.
 --   input:  a raw config, and a function that tells whether a config still fails
---   output: the smallest failing config found, within a number of attempts
+--   output: the smallest failing config found, within a time limit
 -- Knows the keys of a config; not how a config is built or judged.
 local M = {}
 
@@ -68,15 +68,17 @@ local function candidates(config)
     return list
 end
 
--- fails(config) -> boolean. Returns the smallest config and the number of attempts.
-function M.shrink(config, fails, attempts)
+-- fails(config) -> boolean. Returns the smallest config found within `seconds`, and the number of
+-- attempts.
+function M.shrink(config, fails, seconds)
     local current, used = copy(config), 0
     local again = true
-    while again and used < attempts do
+    local stop <const> = os.time() + seconds
+    while again and os.time() < stop do
         again = false
         for _, candidate in ipairs(candidates(current)) do
             used = used + 1
-            if used > attempts then
+            if os.time() >= stop then
                 break
             elseif fails(candidate) then
                 current, again = candidate, true

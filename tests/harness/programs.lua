@@ -16,7 +16,7 @@ local CHECK_SOURCES <const> = { "tests/fuzz/arena.c", "tests/fuzz/check.c", "tes
     "tests/reference/reference.c" }
 local BLAS_SOURCE <const> = "tests/reference/blas_path.c"
 
-local RULES <const> = [[
+local RULES <const> = "builddir = " .. DIR .. "\n" .. [[
 rule cc
   command = $cc $flags -MMD -MF $out.d -c $in -o $out
   depfile = $out.d
