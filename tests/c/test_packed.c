@@ -93,6 +93,37 @@ Test(packed, every_bit_flipped_is_noticed)
     attn_buffer_free(&blob);
 }
 
+/* A header that lies under a checksum that is right: each field is checked for itself. */
+Test(packed, forged_headers_are_refused)
+{
+    const struct {
+        size_t at;
+        unsigned char value;
+        int code;
+    } cases[] = {
+        {0, 'B', ATTN_E_FORMAT},   {8, 2, ATTN_E_ABI},      {12, 2, ATTN_E_ABI},
+        {16, 0, ATTN_E_LAYOUT},    {24, 32, ATTN_E_FORMAT}, {24, 40, ATTN_E_FORMAT},
+        {31, 0x80, ATTN_E_FORMAT}, {32, 0, ATTN_E_FORMAT},  {32, 48, ATTN_E_FORMAT},
+        {32, 128, ATTN_E_FORMAT},  {34, 1, ATTN_E_FORMAT},  {36, 8, ATTN_E_FORMAT},
+        {40, 0, ATTN_E_FORMAT},    {40, 68, ATTN_E_FORMAT}, {41, 1, ATTN_E_FORMAT},
+        {47, 0x80, ATTN_E_FORMAT}, {48, 1, ATTN_E_FORMAT},  {55, 1, ATTN_E_FORMAT},
+    };
+    const attn_kernel kernel = make_kernel();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        attn_buffer blob = make_blob(&kernel);
+        unsigned char *bytes = blob.data;
+        bytes[cases[i].at] = cases[i].value;
+        uint64_t sum = attn_fnv1a64(ATTN_FNV_START, bytes, 56);
+        sum = attn_fnv1a64(sum, bytes + 64, blob.bytes - 64);
+        for (size_t b = 0; b < 8; b++) {
+            bytes[56 + b] = (unsigned char)(sum >> (8 * b) & 0xff);
+        }
+        cr_expect_eq(open_blob(bytes, blob.bytes, &kernel), cases[i].code, "byte %zu = %u",
+                     cases[i].at, cases[i].value);
+        attn_buffer_free(&blob);
+    }
+}
+
 Test(packed, every_truncation_and_extension_is_noticed)
 {
     const attn_kernel kernel = make_kernel();

@@ -182,6 +182,31 @@ Test(run, wrong_inputs_are_named_with_both_shapes)
     attn_library_close(&library);
 }
 
+/* Only masks may lack leading dimensions, even where those would be 1. */
+Test(run, a_batch_of_one_is_still_a_dimension)
+{
+    attn_library library;
+    attn_job job;
+    attn_tensor_source inputs[INPUTS];
+    expect_ok(attn_library_open(in_dir("fake.so"), "fake", &library));
+    attn_kernel one = *library.kernel;
+    one.batch = 1;
+    expect_ok(attn_job_create(&one, &job));
+    make_inputs(inputs);
+    inputs[LENGTHS].shape[0] = 1;
+    inputs[KEEP].shape[0] = 1;
+    inputs[X].shape[0] = 1;
+    write_inputs(inputs);
+    expect_ok(load_inputs(&job, NULL));
+    inputs[X].rank = 2;
+    inputs[X].shape[0] = 3;
+    inputs[X].shape[1] = 4;
+    write_inputs(inputs);
+    expect_fail(load_inputs(&job, NULL), ATTN_E_SHAPE, "input \"x\": shape [3,4], wanted [1,3,4]");
+    attn_job_free(&job);
+    attn_library_close(&library);
+}
+
 Test(run, raw_files_carry_a_job_to_another_process)
 {
     attn_library library;
