@@ -359,8 +359,9 @@ function bundle.build(record, variants, texts)
         dispatcher_pack = record.name .. "_pack.c"
         local choices <const> = {}
         for i, variant in ipairs(variants) do
-            choices[i] = ("    if (variant == &%s_kernel)\n        return %s_pack(weights, packed);")
-                :format(variant.prefix, variant.prefix)
+            local prefix <const> = variant.prefix
+            choices[i] = ("    if (variant == &%s_kernel)\n"):format(prefix)
+                .. ("        return %s_pack(weights, packed);"):format(prefix)
         end
         add(dispatcher_pack, template.fill("dispatcher_pack.c.in", texts["dispatcher_pack.c.in"], {
             banner = variants[1].banner, header = header_name, prefix = record.name,

@@ -128,6 +128,7 @@ function Block:size(name, fn, ...)
         local a <const>, b <const> = ir.constant(args[1]), ir.constant(args[2])
         if a and b then return ir.index(folds[fn](a, b)) end
         if b == 0 and fn == "excess" then return ir.index(args[1]) end
+        if a == 0 then return ir.index(0) end
         args[1], args[2] = ir.index(args[1]), ir.index(args[2])
     end
     push(self, { kind = "let", type = "size", name = name, op = fn, args = args })

@@ -26,19 +26,29 @@ end
 -- Registers a tile keeps live: accumulators, one row of B, one broadcast of A.
 function plan.tile_registers(rows, vectors) return rows * vectors + vectors + 1 end
 
--- Cycles of one step along the depth: the FMA pipes, the load ports or the FMA latency decide.
--- Half a
--- cycle a step stands for loop and address work that small tiles repeat more often.
-local function step_cycles(rows, vectors, target)
-    return math.max(rows * vectors / target.fma_pipes, (rows + vectors) / target.load_ports,
-        target.fma_latency) + 0.5
+-- Bytes a cycle that L2 delivers while the FMA pipes are busy.
+local L2_BANDWIDTH <const> = 32
+
+-- Cycles of one step along the depth: the FMA pipes, the load ports or the FMA latency decide. Half
+-- a cycle stands for loop and address work that small tiles repeat more often; a little more for
+-- every load, for a tile that leaves the compiler no register to spare, and for panels of B that
+-- come from L2 again for every row tile.
+local function step_cycles(rows, vectors, depth, machine)
+    local target <const> = machine.target
+    local loads <const> = rows + vectors
+    local tight <const> = plan.tile_registers(rows, vectors) == machine.registers and 0.25 or 0
+    local step_bytes <const> = vectors * machine.lanes * FLOAT_BYTES
+    local stream <const> = depth * step_bytes > target.l1d // 2 and step_bytes / L2_BANDWIDTH or 0
+    return math.max(rows * vectors / target.fma_pipes, loads / target.load_ports,
+        target.fma_latency) + 0.5 + 0.02 * loads + tight + 0.1 * stream
 end
 
-local function product_cycles(row_groups, column_groups, depth, target)
+local function product_cycles(row_groups, column_groups, depth, machine)
     local cycles = 0.0
     for _, r in ipairs(row_groups) do
         for _, c in ipairs(column_groups) do
-            local tile <const> = depth * step_cycles(r.size, c.size, target) + 2 * r.size * c.size
+            local tile <const> = depth * step_cycles(r.size, c.size, depth, machine)
+                + 2 * r.size * c.size
             cycles = cycles + r.count * c.count * tile
         end
     end
@@ -73,7 +83,7 @@ local function choose_tile(name, problem, machine, shape, split_rows)
                 local row_groups <const> = split_rows(rows)
                 local column_groups <const> = split_even(shape.vectors, vectors)
                 local cycles = product_cycles(row_groups, column_groups, shape.depth,
-                    machine.target)
+                    machine)
                 -- Contiguous heads are worth more than the last per cent of a tile.
                 if shape.head_width and not panels_fit_heads(column_groups, shape.head_width,
                     machine.lanes) then

@@ -99,7 +99,7 @@ return {
         div = { text = "_mm512_div_ps($1, $2)" },
         fma = { text = "_mm512_fmadd_ps($1, $2, $3)" },
         max = { text = "_mm512_max_ps($1, $2)" },
-        ceil = { text = "_mm512_roundscale_ps($1, 0x0a)" },
+        ceil = { text = "_mm512_ceil_ps($1)" },
         exp2 = { text = "vec_exp2($1)", helper = "vec_exp2" },
         exp2_fast = { text = "vec_exp2_fast($1)", helper = "vec_exp2_fast" },
         lanes_from = { text = "lanes_from($1)", helper = "lanes_from" },

@@ -257,6 +257,7 @@ static inline simde__m512 emulated_shuffle_f32x4(simde__m512 a, simde__m512 b, i
 #undef _mm512_max_ps
 #undef _mm512_min_ps
 #undef _mm512_roundscale_ps
+#undef _mm512_ceil_ps
 #undef _mm512_reduce_ps
 #undef _mm512_scalef_ps
 #undef _mm512_maskz_scalef_ps
@@ -271,6 +272,7 @@ static inline simde__m512 emulated_shuffle_f32x4(simde__m512 a, simde__m512 b, i
 #define _mm512_max_ps(a, b) emulated_max_ps(a, b)
 #define _mm512_min_ps(a, b) emulated_min_ps(a, b)
 #define _mm512_roundscale_ps(a, imm) emulated_roundscale_ps(a, imm)
+#define _mm512_ceil_ps(a) emulated_roundscale_ps(a, 2)
 #define _mm512_reduce_ps(a, imm) emulated_reduce_ps(a, imm)
 #define _mm512_scalef_ps(a, b) emulated_scalef_ps(a, b)
 #define _mm512_maskz_scalef_ps(mask, a, b) \
