@@ -166,6 +166,21 @@ local function join_wrapped(first, parts, separator, indent)
     return table.concat(lines, "\n")
 end
 
+-- Statements that refuse a length out of range; one after the other in straight-line code.
+local function length_checks(record, straight)
+    local test <const> = "if (args->kv_lengths[%s] < 0 || args->kv_lengths[%s] > %d)\n"
+        .. "%s    return ATTN_E_LENGTH;"
+    if straight then
+        local lines <const> = {}
+        for item = 0, record.batch - 1 do
+            lines[#lines + 1] = "    " .. test:format(item, item, record.kv_len, "    ")
+        end
+        return table.concat(lines, "\n")
+    end
+    return ("    for (size_t item = 0; item < %d; item++) {\n        "):format(record.batch)
+        .. test:format("item", "item", record.kv_len, "        ") .. "\n    }"
+end
+
 -- Fields of templates/kernel.c.in that describe the driver.
 local function driver_fields(record, plan, phases)
     local packed <const> = plan.packed_bytes > 0
@@ -201,18 +216,18 @@ local function driver_fields(record, plan, phases)
     end
     if not used.args then locals[#locals + 1] = "    (void)args;" end
     if not used.parts then locals[#locals + 1] = "    (void)parts;" end
-    local lengths = ""
-    if record.mask.lengths then
-        lengths = ("    for (size_t item = 0; item < %d; item++) {\n"
-            .. "        if (args->kv_lengths[item] < 0 || args->kv_lengths[item] > %d)\n"
-            .. "            return ATTN_E_LENGTH;\n    }"):format(record.batch, record.kv_len)
+    local all <const> = {}
+    for i = 1, #phases do
+        all[i] = ("    run_phase(%sargs, workspace, %d, 0, 1);"):format(packed and "packed, " or "",
+            i - 1)
     end
     return {
         null_checks = join_wrapped("", { "", table.unpack(nulls) }, " || ", "        "),
         align_checks = packed and "((uintptr_t)packed | (uintptr_t)workspace) % 64 != 0"
             or "(uintptr_t)workspace % 64 != 0",
         packed_unused = packed and "" or "    (void)packed;",
-        length_checks = lengths, run_locals = table.concat(locals, "\n"),
+        length_checks = record.mask.lengths and length_checks(record, plan.straight) or "",
+        run_all = table.concat(all, "\n"), run_locals = table.concat(locals, "\n"),
         run_phases = table.concat(calls, "\n"),
         run_parameters = join_wrapped("", parameters, ", ", "                      "),
         run_arguments = table.concat(arguments, ", "),

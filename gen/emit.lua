@@ -189,6 +189,8 @@ end
 
 local function print_body(self, body)
     self.depth = self.depth + 1
+    -- a scope that fills its block adds nothing
+    while #body.nodes == 1 and body.nodes[1].kind == "scope" do body = body.nodes[1].body end
     self:block(body)
     self.depth = self.depth - 1
 end
@@ -264,6 +266,7 @@ end
 
 -- ---- A divider between sections ----
 function Printer:section(title)
+    if #self.lines == 0 then self:line("") end
     local text <const> = "/* ---- " .. title .. " "
     self:line(text .. ("-"):rep(WIDTH - #text - 3) .. " */")
     self:line("")

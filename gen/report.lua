@@ -28,7 +28,8 @@ end
 local function buffer_report(list)
     local out <const> = {}
     for i, buffer in ipairs(list) do
-        out[i] = { name = buffer.name, bytes = buffer.floats * 4, meaning = buffer.meaning }
+        out[i] = { name = buffer.name, offset = buffer.offset, bytes = buffer.floats * 4,
+            meaning = buffer.meaning }
     end
     return out
 end
@@ -81,7 +82,8 @@ function report.lines(data)
     for _, p in ipairs(data.projections) do
         local panels <const> = {}
         for i, panel in ipairs(p.panels) do
-            panels[i] = ("%d panels of %d vectors"):format(panel.count, panel.vectors)
+            panels[i] = ("%d panel%s of %d vectors"):format(panel.count,
+                panel.count == 1 and "" or "s", panel.vectors)
         end
         put("%s: %d rows x %d -> %d, tile %s (rows x vectors), row tiles %s, %s, k unrolled by %d, "
             .. "%s",
@@ -105,6 +107,12 @@ function report.lines(data)
     put("matmul flops: projections %d, core %d", data.flops.projections, data.flops.core)
     put("bytes: packed %d, workspace %d (%d more a part), stack under %d, code about %d",
         data.packed_bytes, data.workspace_bytes, data.part_bytes, data.stack_bytes, data.code_bytes)
+    for _, list in ipairs({ { "workspace", data.buffers.shared },
+        { "workspace of a part", data.buffers.part } }) do
+        for _, buffer in ipairs(list[2]) do
+            put("%s + %d: %s, %s", list[1], buffer.offset, buffer.name, buffer.meaning)
+        end
+    end
     return lines
 end
 
@@ -113,14 +121,6 @@ function report.describe(data)
     local lines <const> = { ("%s (%s)"):format(data.name, data.op) }
     for _, line in ipairs(report.lines(data)) do lines[#lines + 1] = "  " .. line end
     lines[#lines + 1] = ("  predicted compile time: %.1f s"):format(data.compile_seconds)
-    for _, list in ipairs({ { "workspace", data.buffers.shared }, { "workspace of a part",
-        data.buffers.part } }) do
-        for _, buffer in ipairs(list[2]) do
-            lines[#lines + 1] = ("  %s: %s, %d bytes: %s"):format(list[1], buffer.name,
-                buffer.bytes,
-                buffer.meaning)
-        end
-    end
     return table.concat(lines, "\n") .. "\n"
 end
 

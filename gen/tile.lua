@@ -25,6 +25,7 @@ local function emit_steps(block, spec, k, count)
 end
 
 -- Emits the product into `block` and returns C as names c[r][v], r and v from 0.
+--   title              what the tile is, for a comment
 --   rows, vectors      tile shape
 --   registers          of the machine; an error when the tile needs more
 --   depth              integer, or an index over variables
@@ -33,6 +34,7 @@ end
 --   start(r, v)        op and arguments of the accumulator's first value; nil: zero
 function tile.product(block, spec)
     assert(spec.rows * spec.vectors + spec.vectors + 1 <= spec.registers, "tile exceeds registers")
+    block:note(spec.title)
     local c <const> = {}
     for r = 0, spec.rows - 1 do
         c[r] = {}

@@ -201,6 +201,7 @@ function context.build(ctx)
                 local depth = tile_depth(body, ctx, row0, rows)
                 known = ir.constant(depth)
                 local c <const> = tile.product(body, {
+                    title = ("%d queries x %d values"):format(rows, group.vectors * lanes),
                     rows = rows, vectors = group.vectors, registers = ctx.plan.machine.registers,
                     depth = known or depth, index = ir.index,
                     unroll = ctx.straight and math.max(known, 1) or attention.context_unroll,

@@ -35,6 +35,7 @@ function linear.panel_function(name, comment, plan, projection, group, options)
             local from <const> = body:pointer("pointer", "in_rows",
                 ir.mem("input", row * options.input_row))
             local c <const> = tile.product(body, {
+                title = ("%d rows x %d columns"):format(rows, width),
                 rows = rows, vectors = group.vectors, registers = plan.machine.registers,
                 depth = projection.depth, unroll = projection.unroll, index = ir.index,
                 a = function(k, r) return ir.offset(from, k + r * options.input_row) end,

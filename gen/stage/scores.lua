@@ -106,6 +106,8 @@ local function score_tile(block, ctx, key0, rows, past_full)
     local width <const>, key_row <const> = ctx.block.width, ctx.plan.k.row
     local from <const> = block:pointer("pointer", "keys", ir.offset(ctx.key_rows, key0 * key_row))
     local c <const> = tile.product(block, {
+        title = ("%d keys x %d queries%s"):format(rows, width,
+            past_full and ctx.problem.key_range and ", not all visible" or ""),
         rows = rows, vectors = vectors, registers = ctx.plan.machine.registers,
         depth = ctx.problem.head_dim, unroll = attention.scores_unroll, index = ir.index,
         a = function(k, r) return ir.offset(from, k + r * key_row) end,
