@@ -26,7 +26,7 @@
  *   }
  * Config hash eac927bb411f528a. */
 /* Attention layer: x[1][32][64] -> y[1][32][64], 4 heads (4 for keys and values) of 16/16.
- * y = softmax(0.25 * q . k^T) . v, float32 throughout, packed row-major tensors, no overlap.
+ * y = softmax(0.25 * q . k^T) . v, float32 throughout, row-major tensors, no overlap.
  * A key is attended to when causal (top_left). Others contribute nothing, whatever is stored
  * there.
  * A query without any key: zeros.

@@ -21,7 +21,7 @@
  *   }
  * Config hash 0e1a02141e1dd43c. */
 /* Attention: q[1][4][8][16], k[1][2][24][16], v[1][2][24][16] -> y[1][4][8][16].
- * y = softmax(0.25 * q . k^T) . v, float32 throughout, packed row-major tensors, no overlap.
+ * y = softmax(0.25 * q . k^T) . v, float32 throughout, row-major tensors, no overlap.
  * A key is attended to when key_keep[item][key] != 0. Others contribute nothing, whatever is
  * stored there.
  * A query without any key: zeros.
@@ -37,6 +37,10 @@
  *   context: tile 4x2, k unrolled by 24, rows with NaN computed again from allowed keys
  *   matmul flops: projections 0, core 49152
  *   bytes: packed 0, workspace 1408 (1408 more a part), stack under 1024, code about 7648
+ *   workspace of a part + 0: queries, query block, transposed: [head_dim][queries]
+ *   workspace of a part + 128: scores, logits, then weights before division: [kv_len][queries]
+ *   workspace of a part + 320: maxima, reference maximum of each query
+ *   workspace of a part + 336: inverse_sums, 1 / sum of weights of each query
  */
 #include <immintrin.h>
 #include <stddef.h>
@@ -99,6 +103,7 @@ static inline __m256 vec_exp2(__m256 x)
     return _mm256_andnot_ps(_mm256_cmp_ps(x, _mm256_set1_ps(-126.0f), _CMP_LT_OQ),
                             _mm256_mul_ps(p, power));
 }
+
 /* ---- Attention: scores, softmax, context ----------------------------------------------------- */
 
 /* 8 queries, transposed to [head_dim][query]. */
@@ -125,6 +130,7 @@ static void scores_8(const float *restrict key_rows, const uint8_t *key_keep,
     const __m256 hidden = _mm256_castsi256_ps(_mm256_set1_epi32((int)0xff800000u));
     for (size_t tile = 0; tile < 2; tile++) {
         const float *keys = key_rows + 192 * tile;
+        /* 12 keys x 8 queries */
         __m256 c0_0 = _mm256_setzero_ps();
         __m256 c1_0 = _mm256_setzero_ps();
         __m256 c2_0 = _mm256_setzero_ps();
@@ -692,435 +698,433 @@ static void repair_row_8(const float *restrict value_rows, const uint8_t *key_ke
 static void context_8(const float *restrict value_rows, float *restrict out_rows,
     const uint8_t *key_keep, float *restrict scores, float *restrict inverse_sums)
 {
-    {
-        for (size_t tile = 0; tile < 2; tile++) {
-            __m256 c0_0 = _mm256_setzero_ps();
-            __m256 c0_1 = _mm256_setzero_ps();
-            __m256 c1_0 = _mm256_setzero_ps();
-            __m256 c1_1 = _mm256_setzero_ps();
-            __m256 c2_0 = _mm256_setzero_ps();
-            __m256 c2_1 = _mm256_setzero_ps();
-            __m256 c3_0 = _mm256_setzero_ps();
-            __m256 c3_1 = _mm256_setzero_ps();
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows);
-                const __m256 b1 = _mm256_loadu_ps(value_rows + 8);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 1);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 2);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 3);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows + 16);
-                const __m256 b1 = _mm256_loadu_ps(value_rows + 24);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 8);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 9);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 10);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 11);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows + 32);
-                const __m256 b1 = _mm256_loadu_ps(value_rows + 40);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 16);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 17);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 18);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 19);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows + 48);
-                const __m256 b1 = _mm256_loadu_ps(value_rows + 56);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 24);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 25);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 26);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 27);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows + 64);
-                const __m256 b1 = _mm256_loadu_ps(value_rows + 72);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 32);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 33);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 34);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 35);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows + 80);
-                const __m256 b1 = _mm256_loadu_ps(value_rows + 88);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 40);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 41);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 42);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 43);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows + 96);
-                const __m256 b1 = _mm256_loadu_ps(value_rows + 104);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 48);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 49);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 50);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 51);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows + 112);
-                const __m256 b1 = _mm256_loadu_ps(value_rows + 120);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 56);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 57);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 58);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 59);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows + 128);
-                const __m256 b1 = _mm256_loadu_ps(value_rows + 136);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 64);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 65);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 66);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 67);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows + 144);
-                const __m256 b1 = _mm256_loadu_ps(value_rows + 152);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 72);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 73);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 74);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 75);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows + 160);
-                const __m256 b1 = _mm256_loadu_ps(value_rows + 168);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 80);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 81);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 82);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 83);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows + 176);
-                const __m256 b1 = _mm256_loadu_ps(value_rows + 184);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 88);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 89);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 90);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 91);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows + 192);
-                const __m256 b1 = _mm256_loadu_ps(value_rows + 200);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 96);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 97);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 98);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 99);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows + 208);
-                const __m256 b1 = _mm256_loadu_ps(value_rows + 216);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 104);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 105);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 106);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 107);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows + 224);
-                const __m256 b1 = _mm256_loadu_ps(value_rows + 232);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 112);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 113);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 114);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 115);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows + 240);
-                const __m256 b1 = _mm256_loadu_ps(value_rows + 248);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 120);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 121);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 122);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 123);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows + 256);
-                const __m256 b1 = _mm256_loadu_ps(value_rows + 264);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 128);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 129);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 130);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 131);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows + 272);
-                const __m256 b1 = _mm256_loadu_ps(value_rows + 280);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 136);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 137);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 138);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 139);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows + 288);
-                const __m256 b1 = _mm256_loadu_ps(value_rows + 296);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 144);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 145);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 146);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 147);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows + 304);
-                const __m256 b1 = _mm256_loadu_ps(value_rows + 312);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 152);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 153);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 154);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 155);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows + 320);
-                const __m256 b1 = _mm256_loadu_ps(value_rows + 328);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 160);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 161);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 162);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 163);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows + 336);
-                const __m256 b1 = _mm256_loadu_ps(value_rows + 344);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 168);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 169);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 170);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 171);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows + 352);
-                const __m256 b1 = _mm256_loadu_ps(value_rows + 360);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 176);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 177);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 178);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 179);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows + 368);
-                const __m256 b1 = _mm256_loadu_ps(value_rows + 376);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 184);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 185);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 186);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 187);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            const __m256 inverse0 = _mm256_broadcast_ss(inverse_sums + 4 * tile);
-            const __m256 o0_0 = _mm256_mul_ps(c0_0, inverse0);
-            _mm256_storeu_ps(out_rows + 64 * tile, o0_0);
-            const __m256 o0_1 = _mm256_mul_ps(c0_1, inverse0);
-            _mm256_storeu_ps(out_rows + 64 * tile + 8, o0_1);
-            const __m256 inverse1 = _mm256_broadcast_ss(inverse_sums + 4 * tile + 1);
-            const __m256 o1_0 = _mm256_mul_ps(c1_0, inverse1);
-            _mm256_storeu_ps(out_rows + 64 * tile + 16, o1_0);
-            const __m256 o1_1 = _mm256_mul_ps(c1_1, inverse1);
-            _mm256_storeu_ps(out_rows + 64 * tile + 24, o1_1);
-            const __m256 inverse2 = _mm256_broadcast_ss(inverse_sums + 4 * tile + 2);
-            const __m256 o2_0 = _mm256_mul_ps(c2_0, inverse2);
-            _mm256_storeu_ps(out_rows + 64 * tile + 32, o2_0);
-            const __m256 o2_1 = _mm256_mul_ps(c2_1, inverse2);
-            _mm256_storeu_ps(out_rows + 64 * tile + 40, o2_1);
-            const __m256 inverse3 = _mm256_broadcast_ss(inverse_sums + 4 * tile + 3);
-            const __m256 o3_0 = _mm256_mul_ps(c3_0, inverse3);
-            _mm256_storeu_ps(out_rows + 64 * tile + 48, o3_0);
-            const __m256 o3_1 = _mm256_mul_ps(c3_1, inverse3);
-            _mm256_storeu_ps(out_rows + 64 * tile + 56, o3_1);
-            __m256 total = o0_0;
-            total = _mm256_add_ps(total, o0_1);
-            total = _mm256_add_ps(total, o1_0);
-            total = _mm256_add_ps(total, o1_1);
-            total = _mm256_add_ps(total, o2_0);
-            total = _mm256_add_ps(total, o2_1);
-            total = _mm256_add_ps(total, o3_0);
-            total = _mm256_add_ps(total, o3_1);
-            const int found = _mm256_movemask_ps(_mm256_cmp_ps(total, total, _CMP_UNORD_Q));
-            if (found) {
-                for (size_t repaired = 0; repaired < 4; repaired++) {
-                    repair_row_8(value_rows, key_keep, scores + 4 * tile + repaired,
-                        inverse_sums + 4 * tile + repaired, out_rows + 64 * tile + 16 * repaired,
-                        24);
-                }
+    for (size_t tile = 0; tile < 2; tile++) {
+        /* 4 queries x 16 values */
+        __m256 c0_0 = _mm256_setzero_ps();
+        __m256 c0_1 = _mm256_setzero_ps();
+        __m256 c1_0 = _mm256_setzero_ps();
+        __m256 c1_1 = _mm256_setzero_ps();
+        __m256 c2_0 = _mm256_setzero_ps();
+        __m256 c2_1 = _mm256_setzero_ps();
+        __m256 c3_0 = _mm256_setzero_ps();
+        __m256 c3_1 = _mm256_setzero_ps();
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 8);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 1);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 2);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 3);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 16);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 24);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 8);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 9);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 10);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 11);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 32);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 40);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 16);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 17);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 18);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 19);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 48);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 56);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 24);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 25);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 26);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 27);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 64);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 72);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 32);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 33);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 34);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 35);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 80);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 88);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 40);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 41);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 42);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 43);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 96);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 104);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 48);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 49);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 50);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 51);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 112);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 120);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 56);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 57);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 58);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 59);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 128);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 136);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 64);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 65);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 66);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 67);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 144);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 152);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 72);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 73);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 74);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 75);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 160);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 168);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 80);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 81);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 82);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 83);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 176);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 184);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 88);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 89);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 90);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 91);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 192);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 200);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 96);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 97);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 98);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 99);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 208);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 216);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 104);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 105);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 106);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 107);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 224);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 232);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 112);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 113);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 114);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 115);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 240);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 248);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 120);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 121);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 122);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 123);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 256);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 264);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 128);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 129);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 130);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 131);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 272);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 280);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 136);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 137);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 138);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 139);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 288);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 296);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 144);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 145);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 146);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 147);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 304);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 312);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 152);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 153);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 154);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 155);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 320);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 328);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 160);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 161);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 162);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 163);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 336);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 344);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 168);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 169);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 170);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 171);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 352);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 360);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 176);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 177);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 178);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 179);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 368);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 376);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 184);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 185);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 186);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 187);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        const __m256 inverse0 = _mm256_broadcast_ss(inverse_sums + 4 * tile);
+        const __m256 o0_0 = _mm256_mul_ps(c0_0, inverse0);
+        _mm256_storeu_ps(out_rows + 64 * tile, o0_0);
+        const __m256 o0_1 = _mm256_mul_ps(c0_1, inverse0);
+        _mm256_storeu_ps(out_rows + 64 * tile + 8, o0_1);
+        const __m256 inverse1 = _mm256_broadcast_ss(inverse_sums + 4 * tile + 1);
+        const __m256 o1_0 = _mm256_mul_ps(c1_0, inverse1);
+        _mm256_storeu_ps(out_rows + 64 * tile + 16, o1_0);
+        const __m256 o1_1 = _mm256_mul_ps(c1_1, inverse1);
+        _mm256_storeu_ps(out_rows + 64 * tile + 24, o1_1);
+        const __m256 inverse2 = _mm256_broadcast_ss(inverse_sums + 4 * tile + 2);
+        const __m256 o2_0 = _mm256_mul_ps(c2_0, inverse2);
+        _mm256_storeu_ps(out_rows + 64 * tile + 32, o2_0);
+        const __m256 o2_1 = _mm256_mul_ps(c2_1, inverse2);
+        _mm256_storeu_ps(out_rows + 64 * tile + 40, o2_1);
+        const __m256 inverse3 = _mm256_broadcast_ss(inverse_sums + 4 * tile + 3);
+        const __m256 o3_0 = _mm256_mul_ps(c3_0, inverse3);
+        _mm256_storeu_ps(out_rows + 64 * tile + 48, o3_0);
+        const __m256 o3_1 = _mm256_mul_ps(c3_1, inverse3);
+        _mm256_storeu_ps(out_rows + 64 * tile + 56, o3_1);
+        __m256 total = o0_0;
+        total = _mm256_add_ps(total, o0_1);
+        total = _mm256_add_ps(total, o1_0);
+        total = _mm256_add_ps(total, o1_1);
+        total = _mm256_add_ps(total, o2_0);
+        total = _mm256_add_ps(total, o2_1);
+        total = _mm256_add_ps(total, o3_0);
+        total = _mm256_add_ps(total, o3_1);
+        const int found = _mm256_movemask_ps(_mm256_cmp_ps(total, total, _CMP_UNORD_Q));
+        if (found) {
+            for (size_t repaired = 0; repaired < 4; repaired++) {
+                repair_row_8(value_rows, key_keep, scores + 4 * tile + repaired,
+                    inverse_sums + 4 * tile + repaired, out_rows + 64 * tile + 16 * repaired, 24);
             }
         }
     }
@@ -1195,9 +1199,7 @@ int grouped_sdpa_avx2_forward(const void *packed, const attn_args *args, void *w
     const int status = check(packed, args, workspace);
     if (status != ATTN_OK)
         return status;
-    const uint32_t part = 0, parts = 1;
-    for (uint32_t phase = 0; phase < GROUPED_SDPA_AVX2_PHASES; phase++)
-        run_phase(args, workspace, phase, part, parts);
+    run_phase(args, workspace, 0, 0, 1);
     return ATTN_OK;
 }
 

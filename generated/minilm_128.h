@@ -26,8 +26,7 @@
  *   }
  * Config hash ef2d63dd5c1b542e. */
 /* Attention layer: x[1][128][384] -> y[1][128][384], 12 heads (12 for keys and values) of 32/32.
- * y = softmax(0.176776695 * q . k^T) . v, float32 throughout, packed row-major tensors, no
- * overlap.
+ * y = softmax(0.176776695 * q . k^T) . v, float32 throughout, row-major tensors, no overlap.
  * A key is attended to when key < kv_lengths[item]. Others contribute nothing, whatever is
  * stored there.
  * A query without any key: zeros.
@@ -137,8 +136,8 @@ extern "C" {
 
 /* ---- avx512 ---- */
 #define MINILM_128_PACKED_BYTES 2363904       /* weights blob; 0: none needed */
-#define MINILM_128_WORKSPACE_BYTES 807168 /* scratch of one part */
-#define MINILM_128_PART_BYTES 20736           /* more scratch for every further part */
+#define MINILM_128_WORKSPACE_BYTES 827904 /* scratch of one part */
+#define MINILM_128_PART_BYTES 41472           /* more scratch for every further part */
 #define MINILM_128_ALIGNMENT 64                       /* of packed weights and workspace */
 #define MINILM_128_PHASES 3                   /* of minilm_128_forward_part, run in order */
 

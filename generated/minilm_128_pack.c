@@ -31,7 +31,7 @@
  *   q [384][384]: panels x columns 12x32, bias, times Q_FACTOR
  *   k [384][384]: panels x columns 12x32
  *   v [384][384]: panels x columns 12x32, bias
- *   o [384][384]: panels x columns 8x48, bias
+ *   o [384][384]: panels x columns 12x32, bias
  *   logits in units of log2: softmax uses exp2 alone
  *   scale folded into Wq and bq
  *   K bias dropped: it shifts every logit of a row alike
@@ -59,7 +59,7 @@ struct panel_group {
 static const struct panel_group q_groups[1] = {{12, 32}};
 static const struct panel_group k_groups[1] = {{12, 32}};
 static const struct panel_group v_groups[1] = {{12, 32}};
-static const struct panel_group o_groups[1] = {{8, 48}};
+static const struct panel_group o_groups[1] = {{12, 32}};
 
 static int is_finite(double value)
 {

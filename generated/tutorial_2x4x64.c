@@ -25,8 +25,7 @@
  *   }
  * Config hash 7f295a70f526650e. */
 /* Attention layer: x[2][4][64] -> y[2][4][64], 8 heads (8 for keys and values) of 8/8.
- * y = softmax(0.353553391 * q . k^T) . v, float32 throughout, packed row-major tensors, no
- * overlap.
+ * y = softmax(0.353553391 * q . k^T) . v, float32 throughout, row-major tensors, no overlap.
  * exp2 is a polynomial of degree 5; weights below 2^-126 are 0.
  *
  * Plan
@@ -36,19 +35,27 @@
  *   fold: K bias dropped: it shifts every logit of a row alike
  *   fold: V bias moved into the output bias: weights sum to 1
  *   q: 8 rows x 64 -> 64, tile 4x3 (rows x vectors), row tiles 2x4, 2 panels of 3 vectors + 1
- *     panels of 2 vectors, k unrolled by 4, stored head by head
+ *     panel of 2 vectors, k unrolled by 4, stored head by head
  *   k: 8 rows x 64 -> 64, tile 4x3 (rows x vectors), row tiles 2x4, 2 panels of 3 vectors + 1
- *     panels of 2 vectors, k unrolled by 4, stored head by head
+ *     panel of 2 vectors, k unrolled by 4, stored head by head
  *   v: 8 rows x 64 -> 64, tile 4x3 (rows x vectors), row tiles 2x4, 2 panels of 3 vectors + 1
- *     panels of 2 vectors, k unrolled by 4, stored head by head
+ *     panel of 2 vectors, k unrolled by 4, stored head by head
  *   o: 8 rows x 64 -> 64, tile 4x3 (rows x vectors), row tiles 2x4, 2 panels of 3 vectors + 1
- *     panels of 2 vectors, k unrolled by 4, stored by rows
+ *     panel of 2 vectors, k unrolled by 4, stored by rows
  *   attention: 1 block of 4 queries (1 vectors, lanes along queries), context row tiles 1x4
  *   scores: key tiles 1x4, k unrolled by 8
  *   softmax: whole rows, whole-number maximum, base 2, exact
  *   context: tile 4x1, k unrolled by 4
  *   matmul flops: projections 262144, core 8192
  *   bytes: packed 66048, workspace 8704 (512 more a part), stack under 1024, code about 8544
+ *   workspace + 0: q, queries, head-major [head][row][dim]
+ *   workspace + 512: k, keys, head-major [head][row][dim]
+ *   workspace + 1024: v, values, head-major [head][row][dim]
+ *   workspace + 1536: heads, concatenated heads [row][head][dim]
+ *   workspace of a part + 0: queries, query block, transposed: [head_dim][queries]
+ *   workspace of a part + 64: scores, logits, then weights before division: [kv_len][queries]
+ *   workspace of a part + 96: maxima, reference maximum of each query
+ *   workspace of a part + 112: inverse_sums, 1 / sum of weights of each query
  */
 #include <immintrin.h>
 #include <stddef.h>
@@ -80,6 +87,7 @@ static inline __m256 vec_exp2(__m256 x)
     return _mm256_andnot_ps(_mm256_cmp_ps(x, _mm256_set1_ps(-126.0f), _CMP_LT_OQ),
                             _mm256_mul_ps(p, power));
 }
+
 /* ---- Projections: q, k, v = x . W^T + b ------------------------------------------------------ */
 
 /* One panel of 24 columns, all 8 rows: out = bias + in . panel. */
@@ -88,6 +96,7 @@ static void project_24_biased(const float *restrict input, const float *restrict
 {
     for (size_t tile = 0; tile < 2; tile++) {
         const float *in_rows = input + 256 * tile;
+        /* 4 rows x 24 columns */
         __m256 c0_0 = _mm256_loadu_ps(panel);
         __m256 c0_1 = _mm256_loadu_ps(panel + 8);
         __m256 c0_2 = _mm256_loadu_ps(panel + 16);
@@ -207,6 +216,7 @@ static void project_16_biased(const float *restrict input, const float *restrict
 {
     for (size_t tile = 0; tile < 2; tile++) {
         const float *in_rows = input + 256 * tile;
+        /* 4 rows x 16 columns */
         __m256 c0_0 = _mm256_loadu_ps(panel);
         __m256 c0_1 = _mm256_loadu_ps(panel + 8);
         __m256 c1_0 = _mm256_loadu_ps(panel);
@@ -298,6 +308,7 @@ static void project_24(const float *restrict input, const float *restrict panel,
 {
     for (size_t tile = 0; tile < 2; tile++) {
         const float *in_rows = input + 256 * tile;
+        /* 4 rows x 24 columns */
         __m256 c0_0 = _mm256_setzero_ps();
         __m256 c0_1 = _mm256_setzero_ps();
         __m256 c0_2 = _mm256_setzero_ps();
@@ -417,6 +428,7 @@ static void project_16(const float *restrict input, const float *restrict panel,
 {
     for (size_t tile = 0; tile < 2; tile++) {
         const float *in_rows = input + 256 * tile;
+        /* 4 rows x 16 columns */
         __m256 c0_0 = _mm256_setzero_ps();
         __m256 c0_1 = _mm256_setzero_ps();
         __m256 c1_0 = _mm256_setzero_ps();
@@ -587,6 +599,7 @@ static void scores_4(const float *restrict key_rows, float *restrict queries,
 {
     __m256 max0 = _mm256_castsi256_ps(_mm256_set1_epi32((int)0xff800000u));
     {
+        /* 4 keys x 8 queries */
         __m256 c0_0 = _mm256_setzero_ps();
         __m256 c1_0 = _mm256_setzero_ps();
         __m256 c2_0 = _mm256_setzero_ps();
@@ -713,70 +726,67 @@ static void softmax_4(float *restrict scores, float *restrict maxima, float *res
 static void context_4(const float *restrict value_rows, float *restrict out_rows,
     float *restrict scores, float *restrict inverse_sums)
 {
+    /* 4 queries x 8 values */
+    __m256 c0_0 = _mm256_setzero_ps();
+    __m256 c1_0 = _mm256_setzero_ps();
+    __m256 c2_0 = _mm256_setzero_ps();
+    __m256 c3_0 = _mm256_setzero_ps();
     {
-        {
-            __m256 c0_0 = _mm256_setzero_ps();
-            __m256 c1_0 = _mm256_setzero_ps();
-            __m256 c2_0 = _mm256_setzero_ps();
-            __m256 c3_0 = _mm256_setzero_ps();
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows);
-                const __m256 a0 = _mm256_broadcast_ss(scores);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 1);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 2);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 3);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows + 8);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 8);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 9);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 10);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 11);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows + 16);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 16);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 17);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 18);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 19);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows + 24);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 24);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 25);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 26);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 27);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            }
-            const __m256 inverse0 = _mm256_broadcast_ss(inverse_sums);
-            const __m256 o0_0 = _mm256_mul_ps(c0_0, inverse0);
-            _mm256_storeu_ps(out_rows, o0_0);
-            const __m256 inverse1 = _mm256_broadcast_ss(inverse_sums + 1);
-            const __m256 o1_0 = _mm256_mul_ps(c1_0, inverse1);
-            _mm256_storeu_ps(out_rows + 64, o1_0);
-            const __m256 inverse2 = _mm256_broadcast_ss(inverse_sums + 2);
-            const __m256 o2_0 = _mm256_mul_ps(c2_0, inverse2);
-            _mm256_storeu_ps(out_rows + 128, o2_0);
-            const __m256 inverse3 = _mm256_broadcast_ss(inverse_sums + 3);
-            const __m256 o3_0 = _mm256_mul_ps(c3_0, inverse3);
-            _mm256_storeu_ps(out_rows + 192, o3_0);
-        }
+        const __m256 b0 = _mm256_loadu_ps(value_rows);
+        const __m256 a0 = _mm256_broadcast_ss(scores);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 1);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 2);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 3);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
     }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 8);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 8);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 9);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 10);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 11);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 16);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 16);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 17);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 18);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 19);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 24);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 24);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 25);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 26);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 27);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+    }
+    const __m256 inverse0 = _mm256_broadcast_ss(inverse_sums);
+    const __m256 o0_0 = _mm256_mul_ps(c0_0, inverse0);
+    _mm256_storeu_ps(out_rows, o0_0);
+    const __m256 inverse1 = _mm256_broadcast_ss(inverse_sums + 1);
+    const __m256 o1_0 = _mm256_mul_ps(c1_0, inverse1);
+    _mm256_storeu_ps(out_rows + 64, o1_0);
+    const __m256 inverse2 = _mm256_broadcast_ss(inverse_sums + 2);
+    const __m256 o2_0 = _mm256_mul_ps(c2_0, inverse2);
+    _mm256_storeu_ps(out_rows + 128, o2_0);
+    const __m256 inverse3 = _mm256_broadcast_ss(inverse_sums + 3);
+    const __m256 o3_0 = _mm256_mul_ps(c3_0, inverse3);
+    _mm256_storeu_ps(out_rows + 192, o3_0);
 }
 
 /* Attention of one head for 4 queries. */
@@ -816,6 +826,7 @@ static void output_24(const float *restrict input, const float *restrict panel, 
 {
     for (size_t tile = 0; tile < 2; tile++) {
         const float *in_rows = input + 256 * tile;
+        /* 4 rows x 24 columns */
         __m256 c0_0 = _mm256_loadu_ps(panel);
         __m256 c0_1 = _mm256_loadu_ps(panel + 8);
         __m256 c0_2 = _mm256_loadu_ps(panel + 16);
@@ -934,6 +945,7 @@ static void output_16(const float *restrict input, const float *restrict panel, 
 {
     for (size_t tile = 0; tile < 2; tile++) {
         const float *in_rows = input + 256 * tile;
+        /* 4 rows x 16 columns */
         __m256 c0_0 = _mm256_loadu_ps(panel);
         __m256 c0_1 = _mm256_loadu_ps(panel + 8);
         __m256 c1_0 = _mm256_loadu_ps(panel);
@@ -1085,9 +1097,9 @@ int tutorial_2x4x64_forward(const void *packed, const attn_args *args, void *wor
     const int status = check(packed, args, workspace);
     if (status != ATTN_OK)
         return status;
-    const uint32_t part = 0, parts = 1;
-    for (uint32_t phase = 0; phase < TUTORIAL_2X4X64_PHASES; phase++)
-        run_phase(packed, args, workspace, phase, part, parts);
+    run_phase(packed, args, workspace, 0, 0, 1);
+    run_phase(packed, args, workspace, 1, 0, 1);
+    run_phase(packed, args, workspace, 2, 0, 1);
     return ATTN_OK;
 }
 

@@ -75,7 +75,8 @@ static int scales(const float *values, size_t count, double factor)
     return 1;
 }
 
-/* Output bias of column `out` with the V bias folded in: bo + sum over heads of Wo_h . bv, since the
+/* Output bias of column `out` with the V bias folded in: bo + sum over heads of Wo_h . bv,
+    since the
  * weights of every row sum to 1. */
 static double moved_bias(const attn_weights *weights, size_t out)
 {
