@@ -102,11 +102,8 @@ Printer.__index = Printer
 
 -- A printer for one file. It remembers which helper functions the printed ops rely on.
 function emit.printer(isa_data)
-    return setmetatable({ isa = isa_data, lines = {}, depth = 0, helpers = {} }, Printer)
-end
-
-function Printer:need(helper)
-    if helper then self.helpers[helper] = true end
+    return setmetatable({ isa = isa_data, lines = {}, depth = 0, helpers = {}, parsed = {} },
+        Printer)
 end
 
 -- Where to break `text` so that the first piece has at most `room` characters: after the last
@@ -136,20 +133,44 @@ function Printer:line(text)
     self.lines[#self.lines + 1] = text == "" and "" or prefix .. text
 end
 
+-- An op's text cut into literals and {argument number, form}; forms: element (`$[n]`, and `*($n)`,
+-- which reads better so), operand (in parentheses where it is a sum), value (inside a call).
+local function parse_text(text, is_vector_op)
+    local pieces <const>, at = {}, 1
+    local inside_call <const> = is_vector_op and text:find("^[%w_]+%(")
+    text = text:gsub("%*%(%$(%d)%)", "$[%1]")
+    for literal, marker, position in text:gmatch("([^$]*)($%[?%d%]?)()") do
+        pieces[#pieces + 1] = literal
+        local element <const> = marker:sub(2, 2) == "["
+        if not element and marker:sub(-1) == "]" then
+            marker, position = marker:sub(1, -2), position - 1
+        end
+        pieces[#pieces + 1] = { tonumber(marker:match("%d")),
+            element and "element" or inside_call and "value" or "operand" }
+        at = position
+    end
+    pieces[#pieces + 1] = text:sub(at)
+    return pieces
+end
+
+local forms <const> = { element = element_text, operand = operand_text, value = value_text }
+
 function Printer:op_text(op, args)
-    local vector_op <const> = self.isa.ops[op]
-    local template <const> = vector_op and vector_op.text or scalar_ops[op]
-    assert(template, "no such op: " .. tostring(op))
-    self:need(vector_op and vector_op.helper or scalar_helpers[op])
-    local text = template:gsub("%*%(%$(%d)%)", function(n)
-        return element_text(args[tonumber(n)])
-    end)
-    text = text:gsub("%$%[(%d)%]", function(n) return element_text(args[tonumber(n)]) end)
-    local inside_call <const> = vector_op and text:find("^[%w_]+%(")
-    return (text:gsub("%$(%d)", function(n)
-        local value <const> = args[tonumber(n)]
-        return inside_call and value_text(value) or operand_text(value)
-    end))
+    local pieces = self.parsed[op]
+    if not pieces then
+        local vector_op <const> = self.isa.ops[op]
+        local text <const> = vector_op and vector_op.text or scalar_ops[op]
+        assert(text, "no such op: " .. tostring(op))
+        local helper <const> = vector_op and vector_op.helper or scalar_helpers[op]
+        if helper then self.helpers[helper] = true end
+        pieces = parse_text(text, vector_op ~= nil)
+        self.parsed[op] = pieces
+    end
+    local out <const> = {}
+    for i, piece in ipairs(pieces) do
+        out[i] = type(piece) == "string" and piece or forms[piece[2]](args[piece[1]])
+    end
+    return table.concat(out)
 end
 
 function Printer:type_text(name)

@@ -9,7 +9,11 @@ manifest.FORMAT = 1
 -- FNV-1a, 64 bits, as 16 hex digits.
 function manifest.hash(text)
     local hash = 0xcbf29ce484222325
-    for i = 1, #text do hash = (hash ~ text:byte(i)) * 0x100000001b3 end
+    for at = 1, #text, 64 do
+        for _, byte in ipairs({ text:byte(at, at + 63) }) do
+            hash = (hash ~ byte) * 0x100000001b3
+        end
+    end
     return ("%016x"):format(hash)
 end
 

@@ -31,18 +31,17 @@ function Phase:add(fn)
     return fn
 end
 
--- Appends `fn` unless the phase has the same function already; two different functions of one name
--- are
--- told apart by a number.
+-- Appends `fn` unless the phase has the same function under that name already; different functions
+-- of one name are told apart by a number.
 function Phase:share(fn)
-    local print <const> = ir.fingerprint(fn)
-    local same_name = 0
-    for _, known in ipairs(self.functions) do
-        if known.fingerprint == print then return known end
-        if known.wanted_name == fn.name then same_name = same_name + 1 end
+    local wanted <const> = fn.name
+    local alike <const> = self.by_name[wanted] or {}
+    self.by_name[wanted] = alike
+    for _, known in ipairs(alike) do
+        if ir.fingerprint(known) == ir.fingerprint(fn) then return known end
     end
-    fn.fingerprint, fn.wanted_name = print, fn.name
-    if same_name > 0 then fn.name = ("%s_%d"):format(fn.name, same_name + 1) end
+    if #alike > 0 then fn.name = ("%s_%d"):format(wanted, #alike + 1) end
+    alike[#alike + 1] = fn
     return self:add(fn)
 end
 
@@ -51,6 +50,7 @@ Kernel.__index = Kernel
 
 function Kernel:phase(name, title)
     local phase <const> = setmetatable({ name = name, title = title, functions = {},
+        by_name = {},
         body = ir.block() }, Phase)
     self.phases[#self.phases + 1] = phase
     return phase
