@@ -30,7 +30,7 @@ local function add_programs(built, name)
                 built:skip(label, "no such compiler")
             else
                 built:add_run(label, source, name, compiler, level)
-                if plan.runs == "simde" and level == "-O2" then
+                if plan.runs == "simde" then
                     built:add_compile_only(label .. "-real", source, name, compiler, level)
                     built:skip(label .. " with real instructions, compiled only", plan.reason)
                 end

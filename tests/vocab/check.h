@@ -593,8 +593,8 @@ static void push_sweep(sweep *s, float x)
         flush_sweep(s);
 }
 
-/* Walks from 0 down to -130 in steps of 2^-9, with the 64 floats on either side of every half: there the
- * polynomial's interval ends. Then what is no number, or far below. */
+/* Walks from 0 down to -130 in steps of 2^-9, with the 64 floats on either side of every half (there
+ * the polynomial's interval ends); then what is no number, or far below. */
 static void drive_exp2(const operation *op)
 {
     sweep s;
