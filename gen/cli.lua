@@ -181,6 +181,7 @@ local function run_config(options)
     local bar <const> = new_progress(options, run.STEPS)
     local job <const> = {
         record = variants[1].record,
+        config = options.config,
         weights = options.weights,
         inputs = options.inputs,
         output = options.output,

@@ -155,6 +155,11 @@ local function check_job(job)
             return nil, message
         end
     end
+    for _, path in ipairs({ job.config, job.inputs, job.weights }) do
+        if fs.is_same(job.output, path) then
+            return nil, ("%s: the output would overwrite what the run reads"):format(path), true
+        end
+    end
     local problem <const> = fs.inspect_target(job.output)
     if problem then
         return nil, problem, true
@@ -162,7 +167,7 @@ local function check_job(job)
     return true
 end
 
--- job: record, weights, inputs, output, threads, family, layer, root (of attngen's own files),
+-- job: record, config (its path), weights, inputs, output, threads, family, layer, root (of attngen's own files),
 -- step(label), note(text), bundle(record).
 function M.execute(job)
     local ok, message, bad_usage = check_job(job)

@@ -198,6 +198,8 @@ function TestRun:test_bad_usage()
         "has no weights")
     assert_refused(self:run("core.lua --inputs qkv.st --output out.st --set batch=1,2"), 2,
         "run takes one variant, these options make 2")
+    assert_refused(self:run("core.lua --inputs qkv.st --output qkv.st"), 2, "would overwrite")
+    assert_refused(self:run("core.lua --inputs qkv.st --output ./core.lua"), 2, "would overwrite")
     lfs.link("elsewhere", self.scratch:path("link.st"), true)
     assert_refused(self:run("core.lua --inputs qkv.st --output link.st"), 2,
         "link.st: is a symbolic link")
