@@ -167,8 +167,8 @@ local function check_job(job)
     return true
 end
 
--- job: record, config (its path), weights, inputs, output, threads, family, layer, root (of attngen's own files),
--- step(label), note(text), bundle(record).
+-- job: record, config (its path), weights, inputs, output, threads, family, layer, root (of
+-- attngen's own files), step(label), note(text), bundle(record).
 function M.execute(job)
     local ok, message, bad_usage = check_job(job)
     if not ok then
