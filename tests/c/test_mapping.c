@@ -139,12 +139,14 @@ static const sample SAMPLES[] = {
     {"torch-encoder", 2, 3, 3, BLOCKS, false, true, MHA("encoder.layers.2.self_attn.")},
     {"bert", 3, 3, 3, SPLIT, false, true,
      WB("bert.encoder.layer.3.attention.self.query", "bert.encoder.layer.3.attention.self.key",
-        "bert.encoder.layer.3.attention.self.value", "bert.encoder.layer.3.attention.output.dense")},
+        "bert.encoder.layer.3.attention.self.value",
+        "bert.encoder.layer.3.attention.output.dense")},
     {"bert", 11, 3, 3, SPLIT, false, true,
      WB("encoder.layer.11.attention.self.query", "encoder.layer.11.attention.self.key",
         "encoder.layer.11.attention.self.value", "encoder.layer.11.attention.output.dense")},
     {"bert", 0, 3, 3, SPLIT, false, true,
-     WB("roberta.encoder.layer.0.attention.self.query", "roberta.encoder.layer.0.attention.self.key",
+     WB("roberta.encoder.layer.0.attention.self.query",
+        "roberta.encoder.layer.0.attention.self.key",
         "roberta.encoder.layer.0.attention.self.value",
         "roberta.encoder.layer.0.attention.output.dense")},
     {"distilbert", 1, 3, 3, SPLIT, false, true,
@@ -153,7 +155,8 @@ static const sample SAMPLES[] = {
         "distilbert.transformer.layer.1.attention.v_lin",
         "distilbert.transformer.layer.1.attention.out_lin")},
     {"vit", 1, 3, 3, SPLIT, false, true,
-     WB("vit.encoder.layer.1.attention.attention.query", "vit.encoder.layer.1.attention.attention.key",
+     WB("vit.encoder.layer.1.attention.attention.query",
+        "vit.encoder.layer.1.attention.attention.key",
         "vit.encoder.layer.1.attention.attention.value",
         "vit.encoder.layer.1.attention.output.dense")},
     {"timm", 5, 3, 3, BLOCKS, false, true, FUSED("blocks.5.attn.qkv", "blocks.5.attn.proj")},
@@ -163,9 +166,11 @@ static const sample SAMPLES[] = {
     {"gpt-neox", 4, 3, 3, PER_GROUP, false, true,
      FUSED("gpt_neox.layers.4.attention.query_key_value", "gpt_neox.layers.4.attention.dense")},
     {"bloom", 0, 3, 3, PER_GROUP, false, true,
-     FUSED("transformer.h.0.self_attention.query_key_value", "transformer.h.0.self_attention.dense")},
+     FUSED("transformer.h.0.self_attention.query_key_value",
+           "transformer.h.0.self_attention.dense")},
     {"falcon", 0, 6, 2, PER_GROUP, false, false,
-     FUSED("transformer.h.0.self_attention.query_key_value", "transformer.h.0.self_attention.dense")},
+     FUSED("transformer.h.0.self_attention.query_key_value",
+           "transformer.h.0.self_attention.dense")},
     {"falcon", 0, 4, 1, PER_GROUP, false, false,
      FUSED("h.0.self_attention.query_key_value", "h.0.self_attention.dense")},
     {"llama", 7, 4, 2, SPLIT, false, false,
@@ -176,7 +181,8 @@ static const sample SAMPLES[] = {
     {"modernbert", 0, 3, 3, BLOCKS, false, false,
      FUSED("model.layers.0.attn.Wqkv", "model.layers.0.attn.Wo")},
     {"clip-text", 1, 3, 3, SPLIT, false, true,
-     WB("text_model.encoder.layers.1.self_attn.q_proj", "text_model.encoder.layers.1.self_attn.k_proj",
+     WB("text_model.encoder.layers.1.self_attn.q_proj",
+        "text_model.encoder.layers.1.self_attn.k_proj",
         "text_model.encoder.layers.1.self_attn.v_proj",
         "text_model.encoder.layers.1.self_attn.out_proj")},
     {"clip-vision", 1, 3, 3, SPLIT, false, true,
@@ -510,6 +516,7 @@ Test(mapping, whisper_has_no_k_bias)
         expect_vector(loaded.weights.q_bias, 'q', 6);
         expect_vector(loaded.weights.v_bias, 'v', 6);
         cr_assert_null(loaded.weights.k_bias);
+        attn_weights_free(&loaded);
         /* asked for all the same: an error that names the tensor */
         kernel.tensors |= ATTN_T_K_BIAS;
         expect_fail(attn_weights_load(file, &layer, &kernel, &loaded), ATTN_E_MISSING,

@@ -509,23 +509,17 @@ Test(safetensors, dtypes_are_converted_or_refused_by_name)
         1,    0,    0,    0,    0,    0,    0,    0,    /* i64 */
         7,    1,    9                                   /* u8, bool, f8 */
     };
-    const file_bytes bytes = make_file(
-        "{\"bf\":" ENTRY("\"BF16\"", "[2]", "[0,4]") ",\"f16\":" ENTRY("\"F16\"", "[4]", "[4,12]") ",\"f64\":" ENTRY(
-            "\"F64\"", "[1]",
-            "[12,20]") ",\"i64\":" ENTRY("\"I64\"", "[1]",
-                                         "[20,28]") ",\"u8\":" ENTRY("\"U8\"", "[1]",
-                                                                     "[28,29]") ",\"bool\""
-                                                                                ":" ENTRY(
-                                                                                    "\"BO"
-                                                                                    "OL"
-                                                                                    "\"",
-                                                                                    "[1]",
-                                                                                    "[29,"
-                                                                                    "30]") ",\"f8\""
-                                                                                           ":" ENTRY("\"F8_E4M3\"",
-                                                                                                     "[1]",
-                                                                                                     "[30,31]") "}",
-        data, sizeof data);
+    /* clang-format off */
+    static const char header[] =
+        "{\"bf\":" ENTRY("\"BF16\"", "[2]", "[0,4]")
+        ",\"f16\":" ENTRY("\"F16\"", "[4]", "[4,12]")
+        ",\"f64\":" ENTRY("\"F64\"", "[1]", "[12,20]")
+        ",\"i64\":" ENTRY("\"I64\"", "[1]", "[20,28]")
+        ",\"u8\":" ENTRY("\"U8\"", "[1]", "[28,29]")
+        ",\"bool\":" ENTRY("\"BOOL\"", "[1]", "[29,30]")
+        ",\"f8\":" ENTRY("\"F8_E4M3\"", "[1]", "[30,31]") "}";
+    /* clang-format on */
+    const file_bytes bytes = make_file(header, data, sizeof data);
     const char *path = write_file("dtypes.safetensors", bytes.bytes, bytes.n);
     for (size_t m = 0; m < 2; m++) {
         attn_safetensors *file;
@@ -563,24 +557,17 @@ Test(safetensors, unaligned_data_are_read_right)
                                   0x00, 0x00, 0x80, 0x3f, 0x00, 0x00, 0x20, 0xc1, /* 1, -10 */
                                   1,                                              /* U8 */
                                   0x00, 0x3c, 0x80, 0x3f};                        /* f16 1, bf 1 */
+    /* clang-format off */
+    static const char entries[] =
+        "{\"a\":" ENTRY("\"U8\"", "[3]", "[0,3]")
+        ",\"w\":" ENTRY("\"F32\"", "[2]", "[3,11]")
+        ",\"c\":" ENTRY("\"U8\"", "[1]", "[11,12]")
+        ",\"h\":" ENTRY("\"F16\"", "[1]", "[12,14]")
+        ",\"b\":" ENTRY("\"BF16\"", "[1]", "[14,16]") "}";
+    /* clang-format on */
     for (size_t pad = 0; pad < 8; pad++) {
         char header[512];
-        snprintf(
-            header, sizeof header, "%s%*s",
-            "{\"a\":" ENTRY("\"U8\"", "[3]", "[0,3]") ",\"w\":" ENTRY(
-                F32, "[2]",
-                "[3,11]") ",\"c\":" ENTRY("\"U8\"", "[1]",
-                                          "[11,12]") ",\"h\":" ENTRY("\"F16\"", "[1]",
-                                                                     "[12,14]") ",\"b\""
-                                                                                ":" ENTRY("\"B"
-                                                                                          "F16"
-                                                                                          "\"",
-                                                                                          "[1"
-                                                                                          "]",
-                                                                                          "[14"
-                                                                                          ",16"
-                                                                                          "]") "}",
-            (int)pad, "");
+        snprintf(header, sizeof header, "%s%*s", entries, (int)pad, "");
         const file_bytes bytes = make_file(header, data, sizeof data);
         const char *path = write_file("unaligned.safetensors", bytes.bytes, bytes.n);
         for (size_t m = 0; m < 3; m++) {
@@ -607,9 +594,12 @@ Test(safetensors, integers_are_checked_against_their_range)
                                   3,    0,    0,    0,    0,    0,    0,    0,     /* i64: 3 */
                                   0,    0,    0,    0,    1,    0,    0,    0,     /* 2^32 */
                                   0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}; /* -1 */
-    const file_bytes bytes = make_file(
-        "{\"i\":" ENTRY("\"I32\"", "[2]", "[0,8]") ",\"l\":" ENTRY("\"I64\"", "[3]", "[8,32]") "}",
-        data, sizeof data);
+    /* clang-format off */
+    static const char header[] =
+        "{\"i\":" ENTRY("\"I32\"", "[2]", "[0,8]")
+        ",\"l\":" ENTRY("\"I64\"", "[3]", "[8,32]") "}";
+    /* clang-format on */
+    const file_bytes bytes = make_file(header, data, sizeof data);
     attn_safetensors *file;
     int32_t out[3];
     expect_ok(attn_safetensors_open_memory(bytes.bytes, bytes.n, &file));
@@ -662,21 +652,14 @@ Test(safetensors, long_tensors_are_read_in_pieces)
 
 Test(safetensors, missing_tensors_bring_near_names)
 {
-    const file_bytes bytes =
-        make_file("{\"model.layers.0.self_attn.q_proj.weight\":" ENTRY(
-                      "\"U8\"", "[1]", "[0,1]") ",\"model.layers.1.self_attn.q_proj."
-                                                "weight\":" ENTRY("\"U8\"", "[1]",
-                                                                  "[1,2]") ",\"k_proj."
-                                                                           "weight\":" ENTRY("\"U8"
-                                                                                             "\"",
-                                                                                             "[1]",
-                                                                                             "[2,"
-                                                                                             "3]") ",\"unrelated\""
-                                                                                                   ":" ENTRY(
-                                                                                                       "\"U8\"",
-                                                                                                       "[1]",
-                                                                                                       "[3,4]") "}",
-                  "\1\2\3\4", 4);
+    /* clang-format off */
+    static const char header[] =
+        "{\"model.layers.0.self_attn.q_proj.weight\":" ENTRY("\"U8\"", "[1]", "[0,1]")
+        ",\"model.layers.1.self_attn.q_proj.weight\":" ENTRY("\"U8\"", "[1]", "[1,2]")
+        ",\"k_proj.weight\":" ENTRY("\"U8\"", "[1]", "[2,3]")
+        ",\"unrelated\":" ENTRY("\"U8\"", "[1]", "[3,4]") "}";
+    /* clang-format on */
+    const file_bytes bytes = make_file(header, "\1\2\3\4", 4);
     attn_safetensors *file;
     const attn_tensor *tensor;
     expect_ok(attn_safetensors_open_memory(bytes.bytes, bytes.n, &file));

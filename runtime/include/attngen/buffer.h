@@ -13,8 +13,8 @@ typedef struct attn_buffer {
     size_t bytes; /* usable bytes */
 } attn_buffer;
 
-/* Allocates `bytes` (0 is allowed and gives a valid pointer) aligned to `alignment`, a power of two.
- * The contents are indeterminate. On failure *buffer is empty. */
+/* Allocates `bytes` (0 is allowed and gives a valid pointer) aligned to `alignment`, a power of
+ * two. The contents are indeterminate. On failure *buffer is empty. */
 attn_status attn_buffer_alloc(attn_buffer *buffer, size_t bytes, size_t alignment);
 
 /* Frees the memory and empties the buffer; an empty buffer is fine. */

@@ -24,7 +24,7 @@ const char *attn_family_name(size_t i);
  * with the tensor's full name: a tensor that is missing (near matches are named, or a fused tensor
  * that is there instead), another shape than wanted (both are named), a bias in the file that the
  * kernel was generated without, and tensors that change the meaning of the layer (q_norm, sinks,
- * bias_k …). Other tensors are ignored. On failure *out is empty; free it with attn_weights_free. */
+ * bias_k …). Other tensors are ignored. On failure *out is empty. Free with attn_weights_free. */
 attn_status attn_weights_load(const attn_safetensors *file, const attn_layer *layer,
                               const attn_kernel *kernel, attn_loaded_weights *out);
 

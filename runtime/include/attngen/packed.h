@@ -52,8 +52,8 @@ int attn_packed_seal(void *blob, size_t bytes, const attn_kernel *kernel);
  * outlive its use, and its payload must lie on attn_kernel.alignment: place the blob on that
  * alignment. Any byte changed, missing or added is an error. Returns ATTN_OK or ATTN_E_NULL,
  * ATTN_E_ALIGN, ATTN_E_FORMAT (size, magic, header), ATTN_E_ABI, ATTN_E_LAYOUT, ATTN_E_CHECKSUM;
- * on a big-endian target ATTN_E_BYTE_ORDER at best (use attn_packed_load there). *packed is NULL on any
- * failure. Text for the codes: attn_error_text. */
+ * on a big-endian target ATTN_E_BYTE_ORDER at best (use attn_packed_load there). *packed is NULL
+ * on any failure. Text for the codes: attn_error_text. */
 int attn_packed_open(const void *bytes, size_t n, const attn_kernel *kernel, const void **packed);
 
 /* ---- hosted ---- */

@@ -69,8 +69,8 @@ attn_status attn_job_load_weights(attn_job *job, const attn_safetensors *file,
                                   const attn_layer *layer);
 
 /* Loads every input by its name, converted to what the kernel reads. A mask may lack leading
- * dimensions; they count as 1. Inputs the kernel does not read are named on `notes` when that is not
- * NULL. */
+ * dimensions; they count as 1. Inputs the kernel does not read are named on `notes` when that is
+ * not NULL. */
 attn_status attn_job_load_inputs(attn_job *job, const attn_safetensors *file, FILE *notes);
 
 /* Writes `y` and, when the kernel returns them, `weights`. */

@@ -70,8 +70,8 @@ const attn_tensor *attn_safetensors_find(const attn_safetensors *file, const cha
 attn_status attn_safetensors_get(const attn_safetensors *file, const char *name,
                                  const attn_tensor **tensor);
 
-/* Elements first .. first+count-1 as float32, from F32, F16, BF16 or F64 (rounded to nearest, beyond
- * the float range to infinity). On failure `out` holds nothing of value.
+/* Elements first .. first+count-1 as float32, from F32, F16, BF16 or F64 (rounded to nearest,
+ * beyond the float range to infinity). On failure `out` holds nothing of value.
  * Safe from several threads at once. */
 attn_status attn_tensor_read_f32(const attn_safetensors *file, const attn_tensor *tensor,
                                  uint64_t first, size_t count, float *out);

@@ -24,7 +24,7 @@ typedef struct attn_slot {
     size_t offset; /* of the pointer in attn_weights (weights) or attn_args (the others) */
 } attn_slot;
 
-/* Checks that the descriptor makes sense: interface version, function pointers, alignment, sizes. */
+/* Checks that the descriptor makes sense: interface version, alignment, dimensions. */
 attn_status attn_check_kernel(const attn_kernel *kernel);
 
 /* Fills `slots` in a fixed order, weights first, then inputs, then outputs; checks the kernel. */

@@ -216,6 +216,7 @@ attn_status attn_job_write(const char *path, const attn_job *job)
 
 attn_status attn_job_read(const char *path, attn_job *job)
 {
+    attn_weights_free(&job->weights);
     const attn_status status = attn_weights_allocate(job->slots, job->count, &job->weights);
     return status.code == ATTN_OK ? read_slots(path, JOB, job, false) : status;
 }

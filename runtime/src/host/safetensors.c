@@ -1,6 +1,6 @@
 /* Opening safetensors files: the header's length, the names' uniqueness and the layout of the data.
- * Both are checked by sorting, so that no header takes more than n log n. Nothing is allocated, read
- * or indexed by a number that has not been checked. */
+ * The latter two are checked by sorting, so that no header takes more than n log n. Nothing is
+ * allocated, read or indexed by a number that has not been checked. */
 #define _POSIX_C_SOURCE 200809L
 #define _FILE_OFFSET_BITS 64
 
@@ -50,7 +50,7 @@ static attn_status check_names(attn_safetensors *file)
     return attn_success();
 }
 
-/* The ranges, sorted, must tile the data: from 0, without gap or overlap, to the end of the file. */
+/* The sorted ranges must tile the data: from 0, without gap or overlap, to the end of the file. */
 static attn_status check_ranges(const range *ranges, size_t count, uint64_t have)
 {
     uint64_t end = 0;

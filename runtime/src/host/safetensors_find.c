@@ -1,4 +1,4 @@
-/* Tensors of an open safetensors file: by number, by name, and what was meant when it is missing. */
+/* Tensors of an open safetensors file: by number, by name, and what a missing name may mean. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  *
  * The header is split into its entries here and each entry is parsed by jansson: a whole tree of a
  * legal 100 MB header would take gigabytes, one entry takes a few hundred bytes. Knows nothing of
- * the file around it: whether names are unique and ranges tile the data is checked by the caller. */
+ * the file around it: the caller checks that names are unique and that ranges tile the data. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
