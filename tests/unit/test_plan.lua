@@ -1,0 +1,575 @@
+-- The plan: tiles fit the registers and cover everything once, buffers keep apart, what cannot be
+-- is refused with its numbers, the packed layout's hash says when blobs may be shared. Over the
+-- benchmark shapes and random configs.
+
+package.path = "./?.lua;./?/init.lua;" .. package.path
+local lu <const> = require("luaunit")
+
+local config <const> = require("gen.config")
+local fold <const> = require("gen.fold")
+local generate <const> = require("gen.generate")
+local isa <const> = require("gen.isa")
+local packing <const> = require("gen.packing")
+local plan <const> = require("gen.plan")
+local problem <const> = require("gen.problem")
+
+local SECONDS_A_SHAPE <const> = 0.2
+
+local function make_record(fields)
+    local raw <const> = { name = "k", op = "mha", batch = 1, isa = "avx2" }
+    for key, value in pairs(fields) do raw[key] = value end
+    local record <const>, errors = config.validate(raw, "test", "k")
+    lu.assertNotNil(record, errors and config.format_errors(errors))
+    return record
+end
+
+local function build_plan(fields, isa_name)
+    local record <const> = make_record(fields)
+    return plan.build(fold.apply(problem.build(record)), isa.get(isa_name or record.isa[1]))
+end
+
+-- The one error a plan refuses `fields` with.
+local function get_refusal(fields, isa_name)
+    local record <const> = make_record(fields)
+    local ok <const>, refusal = pcall(plan.build, fold.apply(problem.build(record)),
+        isa.get(isa_name or record.isa[1]))
+    lu.assertFalse(ok)
+    lu.assertIsTable(refusal, tostring(refusal))
+    lu.assertEquals(#refusal.errors, 1)
+    return refusal.errors[1]
+end
+
+-- ---- Shapes --------------------------------------------------------------------------------
+
+local function layer(name, batch, seq_len, d_model, heads, more)
+    local fields <const> = { name = name, batch = batch, seq_len = seq_len, d_model = d_model,
+        heads = heads }
+    for key, value in pairs(more or {}) do fields[key] = value end
+    return fields
+end
+
+-- Layers of published models, and the two seeds.
+local SHAPES <const> = {
+    layer("seed_a", 2, 4, 16, 2), layer("seed_a_causal", 2, 4, 16, 2, { mask = "causal" }),
+    layer("seed_a_padding", 2, 4, 16, 2, { mask = "padding" }),
+    layer("seed_b", 2, 4, 64, 8), layer("seed_b_causal", 2, 4, 64, 8, { mask = "causal" }),
+    layer("seed_b_padding", 2, 4, 64, 8, { mask = "padding" }),
+    layer("tiny_ov", 16, 16, 16, 8), layer("kwt1", 1, 99, 64, 1), layer("kwt3", 1, 99, 192, 3),
+    layer("swin_t", 64, 49, 96, 3, { mask = "additive", mask_shape = { 1, 3, 49, 49 } }),
+    layer("tinybert", 1, 128, 312, 12, { mask = "padding" }),
+    layer("minilm", 1, 128, 384, 12, { mask = "padding" }),
+    layer("bert", 1, 128, 768, 12), layer("vit_ti", 1, 197, 192, 3),
+    layer("vit_b", 1, 197, 768, 12), layer("clip_txt", 1, 77, 512, 8, { mask = "causal" }),
+    layer("stories", 1, 256, 288, 6, { mask = "causal" }),
+    layer("gpt2", 1, 1024, 768, 12, { mask = "causal" }), layer("whisper_e", 1, 1500, 384, 6),
+    layer("whisper_x", 1, 1, 384, 6, { cross = true, kv_len = 1500 }),
+    layer("smol_dec", 1, 1, 576, 9, { kv_heads = 3, head_dim = 64, cross = true, kv_len = 512,
+        mask = "lengths" }),
+}
+
+local function pick(list) return list[math.random(#list)] end
+
+local function draw_shape()
+    local kv_heads <const> = math.random(1, 3)
+    local fields <const> = { op = pick({ "mha", "mha", "sdpa" }), batch = math.random(1, 3),
+        seq_len = math.random(1, 70), kv_heads = kv_heads, heads = kv_heads * math.random(1, 3),
+        head_dim = pick({ 1, 3, 4, 8, 13, 16, 24, 32, 48, 64 }),
+        v_head_dim = pick({ 2, 4, 7, 8, 16, 20, 32, 64 }),
+        mask = pick({ "none", "causal", "lengths", "padding", "bool", "additive" }),
+        unroll = pick({ "auto", "auto", "tiles" }) }
+    fields.kv_len = fields.seq_len
+    if fields.op == "mha" then
+        fields.d_model = math.random(1, 96)
+        fields.output_projection = pick({ true, false })
+        if pick({ true, false }) then
+            fields.cross, fields.kv_len = true, math.random(1, 70)
+        end
+    else
+        fields.kv_len = math.random(1, 70)
+    end
+    if fields.mask == "causal" and fields.kv_len ~= fields.seq_len then
+        fields.causal_align = pick({ "top_left", "bottom_right", 3, -2 })
+    end
+    return fields
+end
+
+-- {plan, label} of every shape and of random ones on every ISA.
+local function collect_plans()
+    local list <const> = {}
+    for _, name in ipairs(isa.names) do
+        for _, shape in ipairs(SHAPES) do
+            list[#list + 1] = { build_plan(shape, name), shape.name .. " " .. name }
+        end
+    end
+    math.randomseed(11)
+    for i = 1, 80 do
+        local fields <const> = draw_shape()
+        for _, name in ipairs(isa.names) do
+            list[#list + 1] = { build_plan(fields, name), ("random %d %s"):format(i, name) }
+        end
+    end
+    return list
+end
+
+local plans
+
+-- Runs check(plan, label) for all of them. Plans are built once: no test changes one.
+local function for_plans(check)
+    plans = plans or collect_plans()
+    for _, entry in ipairs(plans) do check(entry[1], entry[2]) end
+end
+
+local function projections_of(built)
+    local list <const> = { table.unpack(built.projections) }
+    list[#list + 1] = built.output
+    return list
+end
+
+local function total(groups)
+    local sum = 0
+    for _, group in ipairs(groups) do sum = sum + group.count * group.size end
+    return sum
+end
+
+-- ---- Tiles ---------------------------------------------------------------------------------
+
+TestTiles = {}
+
+local function check_even(groups, wanted, most, label)
+    lu.assertEquals(total(groups), wanted, label)
+    local smallest, largest = math.huge, 0
+    for _, group in ipairs(groups) do
+        lu.assertTrue(group.count >= 1 and group.size >= 1, label)
+        smallest, largest = math.min(smallest, group.size), math.max(largest, group.size)
+    end
+    lu.assertTrue(largest - smallest <= 1, label)
+    lu.assertTrue(largest <= most, label)
+end
+
+function TestTiles:test_row_splits_are_even_and_complete()
+    for_plans(function(built, label)
+        for _, p in ipairs(projections_of(built)) do
+            check_even(p.row_groups, p.rows, p.tile_rows, label .. " " .. p.name)
+        end
+        local attention <const> = built.attention
+        for _, block in ipairs(attention.blocks) do
+            check_even(block.row_groups, block.queries, attention.context_rows, label)
+        end
+        if not attention.range_loops then
+            check_even(attention.key_groups, built.problem.kv_len, attention.key_rows, label)
+        end
+    end)
+end
+
+-- Loops over a range of keys want whole tiles first, then one with the rest.
+function TestTiles:test_keys_are_complete()
+    for_plans(function(built, label)
+        local groups <const> = built.attention.key_groups
+        lu.assertEquals(total(groups), built.problem.kv_len, label)
+        if built.attention.range_loops then
+            for i, group in ipairs(groups) do
+                lu.assertTrue(i == #groups or group.size == built.attention.key_rows, label)
+            end
+        end
+    end)
+end
+
+function TestTiles:test_every_tile_fits_the_registers()
+    local function check(built, rows, columns, key, label)
+        for _, r in ipairs(rows) do
+            for _, c in ipairs(columns) do
+                lu.assertTrue(r.size * c[key] + c[key] + 1 <= built.machine.registers, label)
+            end
+        end
+    end
+    for_plans(function(built, label)
+        for _, p in ipairs(projections_of(built)) do
+            check(built, p.row_groups, p.groups, "vectors", label .. " " .. p.name)
+        end
+        local attention <const> = built.attention
+        check(built, attention.key_groups, attention.blocks, "vectors", label .. " scores")
+        for _, block in ipairs(attention.blocks) do
+            check(built, block.row_groups, attention.column_groups, "size", label .. " context")
+        end
+    end)
+end
+
+function TestTiles:test_columns_are_covered_once()
+    for_plans(function(built, label)
+        local lanes <const> = built.machine.lanes
+        for _, p in ipairs(projections_of(built)) do
+            local covered <const>, panels, twice, count = {}, 0, 0, 0
+            for _, group in ipairs(p.groups) do
+                lu.assertEquals(group.first_panel, panels, label)
+                local width <const> = group.count * group.vectors * lanes
+                for column = group.first_column, group.first_column + width - 1 do
+                    twice = twice + (covered[column] and 1 or 0)
+                    count = count + (column < p.padded_columns and 1 or 0)
+                    covered[column] = true
+                end
+                panels = panels + group.count
+            end
+            lu.assertEquals({ panels, twice, count }, { p.panels, 0, p.padded_columns }, label)
+            lu.assertNil(covered[p.padded_columns], label)
+            lu.assertTrue(p.padded_columns >= p.columns and p.padded_columns < p.columns + lanes)
+        end
+        lu.assertEquals(total(built.attention.column_groups),
+            (built.problem.v_head_dim + lanes - 1) // lanes, label)
+    end)
+end
+
+function TestTiles:test_query_blocks_cover_the_sequence()
+    for_plans(function(built, label)
+        local attention <const>, lanes <const> = built.attention, built.machine.lanes
+        local next_query, count = 0, 0
+        for i, block in ipairs(attention.blocks) do
+            lu.assertEquals(block.first, next_query, label)
+            lu.assertEquals(block.first_index, count, label)
+            lu.assertEquals(block.width, block.vectors * lanes, label)
+            lu.assertTrue(block.queries >= 1 and block.queries <= block.width, label)
+            if block.queries < block.width then
+                lu.assertTrue(i == #attention.blocks and block.count == 1, label)
+            end
+            lu.assertTrue(attention.width >= block.width, label)
+            next_query = next_query + (block.count - 1) * block.width + block.queries
+            count = count + block.count
+        end
+        lu.assertEquals(next_query, built.problem.seq_len, label)
+        lu.assertEquals(count, attention.block_count, label)
+    end)
+end
+
+function TestTiles:test_wishes_are_followed()
+    local built <const> = build_plan({ seq_len = 40, d_model = 64, heads = 2, plan = {
+        project = { rows = 3, vectors = 2, unroll = 5 }, scores = { rows = 2, vectors = 3 },
+        context = { rows = 5, vectors = 1, unroll = 2 }, output = { rows = 1, vectors = 4 } } })
+    for _, p in ipairs(built.projections) do
+        lu.assertEquals({ p.tile_rows, p.tile_vectors, p.unroll }, { 3, 2, 5 })
+    end
+    lu.assertEquals({ built.output.tile_rows, built.output.tile_vectors }, { 1, 4 })
+    local attention <const> = built.attention
+    lu.assertEquals({ attention.key_rows, attention.scores_vectors }, { 2, 3 })
+    lu.assertEquals({ attention.context_rows, attention.context_vectors,
+        attention.context_unroll }, { 5, 1, 2 })
+end
+
+function TestTiles:test_half_a_wish_leaves_the_rest_to_the_plan()
+    local built <const> = build_plan({ seq_len = 40, d_model = 64, heads = 2,
+        plan = { project = { vectors = 3 } } })
+    lu.assertEquals(built.projections[1].tile_vectors, 3)
+    lu.assertTrue(plan.tile_registers(built.projections[1].tile_rows, 3) <= 16)
+end
+
+function TestTiles:test_the_target_reaches_the_plan()
+    local fields <const> = { seq_len = 40, d_model = 64, heads = 2 }
+    local plain <const> = build_plan(fields)
+    fields.target = { fma_pipes = 1, l2 = 12345 }
+    local changed <const> = build_plan(fields)
+    lu.assertEquals(changed.machine.target.fma_pipes, 1)
+    lu.assertEquals(changed.machine.target.l2, 12345)
+    lu.assertEquals(changed.machine.target.l1d, plain.machine.target.l1d)
+    lu.assertTrue(changed.projections[1].cycles > plain.projections[1].cycles)
+    lu.assertEquals(isa.get("avx2").target.fma_pipes, 2)
+end
+
+-- ---- Layouts and buffers -------------------------------------------------------------------
+
+TestLayouts = {}
+
+-- Where the projection writes vector v of panel p of a group, for row 0.
+local function written_at(group, panel, v)
+    local at <const> = panel + group.start
+    return at // group.per_block * group.block_stride + at % group.per_block * group.panel_stride
+        + group.target + group.vector_offsets[v + 1]
+end
+
+-- Each column lands where attention reads it, and a vector stays within what is contiguous there.
+function TestLayouts:test_panels_write_where_heads_are_read()
+    local seen <const> = { heads = 0, rows = 0 }
+    for_plans(function(built, label)
+        local lanes <const> = built.machine.lanes
+        for _, p in ipairs(built.projections) do
+            local layout <const> = built[p.name]
+            local width <const> = p.name == "v" and built.problem.v_head_dim
+                or built.problem.head_dim
+            local split, lost = 0, 0
+            seen[layout.kind] = seen[layout.kind] + 1
+            for _, group in ipairs(p.groups) do
+                for panel = 0, group.count - 1 do
+                    for v = 0, group.vectors - 1 do
+                        local column <const> = group.first_column
+                            + (panel * group.vectors + v) * lanes
+                        local wanted = column
+                        if layout.kind == "heads" then
+                            split = split + (column % width + lanes > width and 1 or 0)
+                            wanted = column // width * layout.head + column % width
+                        end
+                        lost = lost + (written_at(group, panel, v) ~= wanted and 1 or 0)
+                    end
+                end
+            end
+            lu.assertEquals({ split, lost }, { 0, 0 }, label)
+        end
+    end)
+    lu.assertTrue(seen.heads > 0 and seen.rows > 0)
+end
+
+function TestLayouts:test_heads_are_contiguous_only_where_panels_fit_them()
+    for_plans(function(built, label)
+        local lanes <const> = built.machine.lanes
+        for _, p in ipairs(built.projections) do
+            local width <const> = p.name == "v" and built.problem.v_head_dim
+                or built.problem.head_dim
+            local fits = width % lanes == 0
+            for _, group in ipairs(p.groups) do
+                for panel = 0, group.count - 1 do
+                    local first <const> = group.first_column + panel * group.vectors * lanes
+                    local last <const> = first + group.vectors * lanes
+                    local inside <const> = first // width == (last - 1) // width
+                    local whole <const> = first % width == 0 and last % width == 0
+                    fits = fits and (inside and width % (last - first) == 0 or whole)
+                end
+            end
+            if built[p.name].kind == "heads" then lu.assertTrue(fits, label) end
+        end
+    end)
+    lu.assertEquals(build_plan({ seq_len = 8, d_model = 64, heads = 4 }).q.kind, "heads")
+    lu.assertEquals(build_plan({ seq_len = 8, d_model = 52, heads = 4 }).q.kind, "rows")
+end
+
+-- No element of a tensor is stored outside its buffer, whole vectors at the ends of rows included.
+function TestLayouts:test_tensors_stay_inside_their_buffers()
+    for_plans(function(built, label)
+        local given <const>, lanes <const> = built.problem, built.machine.lanes
+        for _, p in ipairs(built.projections) do
+            local layout <const> = built[p.name]
+            local is_query <const> = p.name == "q"
+            local width <const> = p.name == "v" and given.v_head_dim or given.head_dim
+            local heads <const> = is_query and given.heads or given.kv_heads
+            local rows <const> = is_query and given.seq_len or given.kv_len
+            local vectors_end <const> = (given.batch - 1) * layout.batch
+                + (heads - 1) * layout.head + (rows - 1) * layout.row
+                + (width + lanes - 1) // lanes * lanes
+            local buffer
+            for _, one in ipairs(built.shared_buffers) do
+                if one.name == p.name then buffer = one end
+            end
+            lu.assertTrue(vectors_end <= buffer.floats, label .. " " .. p.name)
+            lu.assertTrue(layout.kind == "heads" or layout.row >= p.padded_columns, label)
+        end
+    end)
+end
+
+TestBuffers = {}
+
+local function check_apart(list, label)
+    local ends = 0
+    for _, buffer in ipairs(list) do
+        lu.assertEquals(buffer.offset * 4 % 64, 0, label .. " " .. buffer.name)
+        lu.assertTrue(buffer.floats > 0, label .. " " .. buffer.name)
+        lu.assertTrue(buffer.offset >= ends, label .. " " .. buffer.name)
+        ends = buffer.offset + buffer.floats
+    end
+    lu.assertTrue(ends <= list.floats, label)
+    lu.assertEquals(list.floats * 4 % 64, 0, label)
+end
+
+function TestBuffers:test_they_keep_apart_on_cache_lines()
+    for_plans(function(built, label)
+        check_apart(built.shared_buffers, label)
+        check_apart(built.part_buffers, label)
+        lu.assertTrue(built.part_offset >= built.shared_buffers.floats, label)
+        lu.assertEquals(built.part_offset * 4 % 64, 0, label)
+        lu.assertTrue(built.workspace_bytes >= built.part_offset * 4 + built.part_bytes, label)
+        lu.assertEquals(built.workspace_bytes % 64, 0, label)
+        lu.assertEquals(built.part_bytes % 64, 0, label)
+        lu.assertTrue(built.part_bytes >= built.part_buffers.floats * 4, label)
+    end)
+end
+
+function TestBuffers:test_blocks_of_queries_fit_theirs()
+    for_plans(function(built, label)
+        local given <const>, width <const> = built.problem, built.attention.width
+        local floats <const> = { queries = given.head_dim * width, scores = given.kv_len * width,
+            maxima = width, inverse_sums = width, mask_panel = given.kv_len * width }
+        for _, buffer in ipairs(built.part_buffers) do
+            lu.assertTrue(buffer.floats >= floats[buffer.name], label .. " " .. buffer.name)
+        end
+    end)
+end
+
+function TestBuffers:test_packed_panels_follow_each_other()
+    for_plans(function(built, label)
+        local packed = 0
+        for _, p in ipairs(projections_of(built)) do
+            for _, group in ipairs(p.groups) do
+                lu.assertEquals(group.offset, packed, label)
+                lu.assertEquals(group.panel_floats,
+                    group.vectors * built.machine.lanes * (p.depth + (p.bias and 1 or 0)), label)
+                packed = packed + group.count * group.panel_floats
+            end
+            lu.assertEquals(p.packed_end, packed, label)
+        end
+        lu.assertEquals(built.packed_bytes, 4 * packed, label)
+    end)
+end
+
+-- ---- Refusals ------------------------------------------------------------------------------
+
+TestRefusals = {}
+
+function TestRefusals:test_a_tile_beyond_the_registers()
+    for _, stage in ipairs({ "project", "scores", "context", "output" }) do
+        local refusal <const> = get_refusal({ seq_len = 40, d_model = 64, heads = 2,
+            plan = { [stage] = { rows = 8, vectors = 4 } } })
+        lu.assertEquals(refusal.key, "plan." .. stage)
+        lu.assertStrContains(refusal.value, "rows=8, vectors=4")
+        lu.assertStrContains(refusal.message, "37")
+        lu.assertStrContains(refusal.allowed, "16")
+        lu.assertStrContains(refusal.allowed, "avx2")
+    end
+end
+
+-- rows * vectors + vectors + 1 registers: the last that fit, and one more.
+function TestRefusals:test_the_limit_is_exact()
+    local fields <const> = { seq_len = 40, d_model = 64, heads = 2,
+        plan = { project = { rows = 4, vectors = 3 } } }
+    lu.assertEquals(build_plan(fields).projections[1].tile_rows, 4)
+    fields.plan.project.rows = 5
+    lu.assertStrContains(get_refusal(fields).message, "19")
+    lu.assertEquals(build_plan(fields, "avx512").projections[1].tile_rows, 5)
+end
+
+-- A wish for one dimension alone can be too much.
+function TestRefusals:test_half_a_tile_beyond_the_registers()
+    local refusal <const> = get_refusal({ seq_len = 40, d_model = 64, heads = 2,
+        plan = { output = { rows = 16 } } })
+    lu.assertEquals(refusal.key, "plan.output")
+    lu.assertStrContains(refusal.message, "18")
+end
+
+local function straight(code_budget)
+    return { batch = 2, seq_len = 16, d_model = 64, heads = 4, unroll = "full",
+        code_budget = code_budget }
+end
+
+function TestRefusals:test_straight_line_code_over_its_budget()
+    local refusal <const> = get_refusal(straight(4096))
+    lu.assertEquals(refusal.key, "unroll")
+    lu.assertEquals(refusal.value, "full")
+    local bytes <const>, seconds <const>, budget = refusal.message:match(
+        "(%d+) bytes and (%d+) s of compiling, over code_budget = (%d+)")
+    lu.assertNotNil(bytes, refusal.message)
+    lu.assertEquals(budget, "4096")
+    lu.assertTrue(tonumber(bytes) > 4096 and tonumber(seconds) >= 0)
+    -- exactly what is predicted is allowed, a byte less is not
+    local built <const> = build_plan(straight(math.tointeger(tonumber(bytes))))
+    lu.assertEquals(built.code_bytes, tonumber(bytes))
+    lu.assertEquals(("%.0f"):format(built.compile_seconds), seconds)
+    lu.assertEquals(get_refusal(straight(built.code_bytes - 1)).key, "unroll")
+end
+
+function TestRefusals:test_the_budget_is_for_straight_line_code_only()
+    local fields <const> = straight(1)
+    fields.unroll = "auto"
+    lu.assertTrue(build_plan(fields).code_bytes > 1)
+end
+
+function TestRefusals:test_refusals_reach_the_caller_of_generate()
+    local ok <const>, refusal = pcall(generate.bundle, make_record(straight(4096)))
+    lu.assertFalse(ok)
+    lu.assertEquals(refusal.errors[1].key, "unroll")
+end
+
+-- ---- Generation ----------------------------------------------------------------------------
+
+TestGeneration = {}
+
+-- CPU seconds, the best of up to five: other work on the machine is not ours.
+local function measure_generation(record)
+    local best = math.huge
+    for _ = 1, 5 do
+        collectgarbage()
+        local started <const> = os.clock()
+        generate.bundle(record)
+        best = math.min(best, os.clock() - started)
+        if best <= SECONDS_A_SHAPE then break end
+    end
+    return best
+end
+
+function TestGeneration:test_every_shape_generates_fast()
+    local slowest, slowest_name = 0, ""
+    for _, shape in ipairs(SHAPES) do
+        for _, name in ipairs(isa.names) do
+            local record <const> = make_record(shape)
+            record.isa = { name }
+            local seconds <const> = measure_generation(record)
+            if seconds > slowest then
+                slowest, slowest_name = seconds, shape.name .. " " .. name
+            end
+            lu.assertTrue(seconds <= SECONDS_A_SHAPE, ("%s %s: %.3f s"):format(shape.name, name,
+                seconds))
+        end
+    end
+    print(("\ngeneration: slowest %s, %.3f s"):format(slowest_name, slowest))
+end
+
+-- ---- Packed layout -------------------------------------------------------------------------
+
+TestLayoutHash = {}
+
+local function hash_of(changes, isa_name)
+    local fields <const> = { batch = 1, seq_len = 64, d_model = 96, heads = 3,
+        plan = { project = { rows = 4, vectors = 2 }, output = { rows = 4, vectors = 2 } } }
+    for key, value in pairs(changes or {}) do fields[key] = value end
+    return packing.layout_hash(build_plan(fields, isa_name))
+end
+
+local function with_tiles(project, output)
+    return { plan = { project = project, output = output or { rows = 4, vectors = 2 } } }
+end
+
+function TestLayoutHash:test_lengths_and_tile_rows_share_a_blob()
+    local base <const> = hash_of()
+    lu.assertStrMatches(base, "%x+")
+    lu.assertEquals(#base, 16)
+    lu.assertEquals(hash_of({ seq_len = 128 }), base)
+    lu.assertEquals(hash_of({ batch = 7, seq_len = 1 }), base)
+    lu.assertEquals(hash_of({ mask = "causal" }), base)
+    lu.assertEquals(hash_of({ unroll = "tiles" }), base)
+    lu.assertEquals(hash_of(with_tiles({ rows = 6, vectors = 2 }, { rows = 1, vectors = 2 })), base)
+end
+
+function TestLayoutHash:test_panel_width_matters()
+    local base <const> = hash_of()
+    lu.assertNotEquals(hash_of(with_tiles({ rows = 4, vectors = 1 })), base)
+    lu.assertNotEquals(hash_of(with_tiles({ rows = 4, vectors = 2 }, { rows = 4, vectors = 3 })),
+        base)
+    lu.assertNotEquals(hash_of({}, "avx512"), base)
+    -- two vectors of 8 are one of 16: the same panels
+    lu.assertEquals(hash_of(with_tiles({ rows = 4, vectors = 1 }, { rows = 4, vectors = 1 }),
+        "avx512"), base)
+end
+
+function TestLayoutHash:test_folding_matters()
+    local hashes <const>, count = {}, 0
+    local function with_fold(folds)
+        local fields <const> = with_tiles({ rows = 4, vectors = 2 })
+        fields.plan.fold = folds
+        return fields
+    end
+    local changes <const> = { {}, with_fold({ scale = false }), with_fold({ k_bias = false }),
+        with_fold({ v_bias = false }), { scale = 0.5 }, { bias = false },
+        { bias = { q = true, k = false, v = true, o = true } },
+        { mask = "additive", empty_row = "uniform" }, { kv_heads = 1 } }
+    for _, change in ipairs(changes) do
+        local hash <const> = hash_of(change)
+        if hashes[hash] then lu.fail(("changes %d and %d"):format(hashes[hash], count + 1)) end
+        count = count + 1
+        hashes[hash] = count
+    end
+    lu.assertEquals(count, #changes)
+end
+
+os.exit(lu.LuaUnit.run())
