@@ -11,15 +11,16 @@ local campaign <const> = require("tests.fuzz.campaign")
 local cases <const> = require("tests.harness.cases")
 local fs <const> = require("gen.fs")
 local mutants <const> = require("tests.fuzz.mutants")
+local objects <const> = require("tests.harness.objects")
 local process <const> = require("gen.process")
 local programs <const> = require("tests.harness.programs")
 local report_failures <const> = require("tests.fuzz.report")
 local toolset <const> = require("tests.harness.toolset")
 
 local MODES <const> = {
-    quick = { seed = 1, cases = 80, sets = 96, emulated_sets = 36, all_isas = false,
+    quick = { seed = 1, cases = 80, fixed = 12, sets = 96, emulated_sets = 36, all_isas = false,
         min_builds = 150, min_sets = 10000 },
-    full = { seed = 2, cases = 320, sets = 400, emulated_sets = 120, all_isas = true,
+    full = { seed = 2, cases = 360, fixed = 48, sets = 420, emulated_sets = 150, all_isas = true,
         min_builds = 600, min_sets = 200000 },
     fuzz = { cases = 60, sets = 300, emulated_sets = 100 },
 }
@@ -79,8 +80,8 @@ local function run_mutants(built)
 end
 
 local function print_report(report)
-    print(("seed %d: %d configs, %d (config, ISA, compiler) builds, %d input sets judged (%d confirmed"
-        .. " by OpenBLAS)"):format(report.seed, report.cases, report.builds, report.sets,
+    print(("seed %d: %d configs, %d (config, ISA, compiler) builds, %d input sets judged"
+        .. " (%d confirmed by OpenBLAS)"):format(report.seed, report.cases, report.builds, report.sets,
         report.cross))
     print(("also built: %d at -O0/-O2, %d for the real ISA without running, %d headers as C++; run"
         .. " under ASan+UBSan: %d, under valgrind: %d"):format(report.level_builds,
@@ -111,7 +112,7 @@ local function run_campaign(mode, name, tools, built)
     built.kernels = "build/tests/bin/test_kernels"
     local report <const> = campaign.run({ seed = seed, only = only, name = name, tools = tools,
         programs = built, cases = math.tointeger(tonumber(os.getenv("CASES"))) or mode.cases,
-        sets = mode.sets, emulated_sets = mode.emulated_sets })
+        sets = mode.sets, fixed = mode.fixed, emulated_sets = mode.emulated_sets })
     print_report(report)
     if #report.failures > 0 then
         report_failures.print(report, tools, built)
@@ -142,6 +143,9 @@ local function main()
         section("kernels of the written-down cases, and the Criterion suites")
         local environment <const>, problems = cases.build(tools, mode.all_isas)
         for _, problem in ipairs(problems) do
+            fail(problem)
+        end
+        for _, problem in ipairs(objects.check("build/tests/cases")) do
             fail(problem)
         end
         run_suites(built, environment)

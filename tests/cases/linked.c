@@ -24,7 +24,8 @@ typedef int (*pack_function)(const attn_weights *, void *);
 #define ALIGNED _Alignas(128)
 #endif
 
-static ALIGNED unsigned char packed[BYTES], workspace[BYTES];
+ALIGNED static unsigned char packed[BYTES];
+ALIGNED static unsigned char workspace[BYTES];
 
 /* y[i] must be the mean of tokens 0..last(i), token j holding 2^j in every column. */
 static int check(const attn_kernel *k, pack_function pack, int causal)

@@ -50,7 +50,8 @@ M.programs = {
     { "padded", sdpa(3, 6, 4, { batch = 2, mask = "lengths" }) },
     -- Layers.
     { "layer_std3", { seq_len = 3, d_model = 2, heads = 1 } }, -- BC-58
-    { "layer_nan", { seq_len = 3, d_model = 2, heads = 1, mask = "causal", bias = false } }, -- BC-09
+    { "layer_nan", { seq_len = 3, d_model = 2, heads = 1, mask = "causal",
+        bias = false } }, -- BC-09
     { "tutorial_64_1", { batch = 2, seq_len = 4, d_model = 64, heads = 1,
         return_weights = "per_head" } },
     { "tutorial_64_8", { batch = 2, seq_len = 4, d_model = 64, heads = 8,
@@ -69,7 +70,7 @@ for _, d in ipairs({ 1, 3, 5, 7, 9, 17, 40, 72, 80, 96, 104 }) do -- BC-29
 end
 for _, s in ipairs({ 1, 3, 7, 17, 33, 65, 197, 257, 1500 }) do -- BC-31
     M.programs[#M.programs + 1] = { "keys_1_" .. s, sdpa(1, s, 1) }
-    if s <= 257 then
+    if s <= 65 then
         M.programs[#M.programs + 1] = { "keys_" .. s, sdpa(s, s, 1) }
         M.programs[#M.programs + 1] = { "keys_causal_" .. s, sdpa(s, s, 1, { mask = "causal" }) }
     end

@@ -7,6 +7,8 @@ local case_text <const> = require("tests.harness.case_text")
 local config <const> = require("gen.config")
 local draw <const> = require("tests.fuzz.draw")
 local fs <const> = require("gen.fs")
+local isa_data <const> = require("gen.isa")
+local list <const> = require("tests.cases.list")
 local generate_version <const> = require("gen.version").VERSION
 local process <const> = require("gen.process")
 local random <const> = require("tests.fuzz.random")
@@ -128,8 +130,8 @@ local function add_case(report, builder, jobs, drawn, options)
         if plan.compilers[compiler] then
             local job <const> = base(compiler)
             job.object = builder:add_kernel(bundle, drawn.isa, compiler)
-            local list <const> = plan.runs == "qemu" and jobs.qemu or jobs.host
-            list[#list + 1] = job
+            local group <const> = plan.runs == "qemu" and jobs.qemu or jobs.host
+            group[#group + 1] = job
             report.builds = report.builds + 1
         else
             add_skip(report, drawn.isa .. " " .. compiler, "compiler not installed")
@@ -146,19 +148,19 @@ local function drop_missing(report, lists, missing)
         add_failure(report, report.drawn[tonumber(output.path:match("/c(%d+)/"))],
             "build of " .. output.path, output.message)
     end
-    for _, list in pairs(lists) do
-        for index = #list, 1, -1 do
-            if gone[list[index].object] then
-                table.remove(list, index)
+    for _, jobs in pairs(lists) do
+        for index = #jobs, 1, -1 do
+            if gone[jobs[index].object] then
+                table.remove(jobs, index)
             end
         end
     end
 end
 
-local function write_list(path, list, first, step)
+local function write_list(path, jobs, first, step)
     local lines <const> = {}
-    for index = first or 1, #list, step or 1 do
-        lines[#lines + 1] = job_line(list[index]) .. "\n"
+    for index = first or 1, #jobs, step or 1 do
+        lines[#lines + 1] = job_line(jobs[index]) .. "\n"
     end
     assert(fs.write_all({ { path = path, text = table.concat(lines) } }))
     return path
@@ -183,19 +185,19 @@ local function read_results(report, text, by_label)
 end
 
 -- Runs one list through a check program, in as many processes as asked for.
-local function run_list(report, name, list, words, dir, processes)
-    if #list == 0 then
+local function run_list(report, name, jobs, words, dir, processes)
+    if #jobs == 0 then
         return
     end
     local commands <const> = {}
     for index = 1, processes do
-        local path <const> = write_list(("%s/%s-%d.list"):format(dir, name, index), list, index,
+        local path <const> = write_list(("%s/%s-%d.list"):format(dir, name, index), jobs, index,
             processes)
         commands[index] = ("%s %s > %s.out 2>&1 &"):format(words, path, path)
     end
     process.capture({ "sh", "-c", table.concat(commands, " ") .. " wait" })
     local by_label <const> = {}
-    for _, job in ipairs(list) do
+    for _, job in ipairs(jobs) do
         by_label[job.label] = job
     end
     local tail = ""
@@ -204,7 +206,7 @@ local function run_list(report, name, list, words, dir, processes)
         read_results(report, text, by_label)
         tail = tail .. text:sub(-1500)
     end
-    for _, job in ipairs(list) do
+    for _, job in ipairs(jobs) do
         if not job.seen then
             add_failure(report, job.case, job, name .. " ended before this kernel: " .. tail)
         end
@@ -216,20 +218,20 @@ local function run_list(report, name, list, words, dir, processes)
 end
 
 -- The Criterion suite over the host list.
-local function run_criterion(report, suite, list, dir)
+local function run_criterion(report, suite, jobs, dir)
     local results <const> = dir .. "/results"
     process.capture({ "sh", "-c", ("rm -rf %s; mkdir -p %s"):format(results, results) })
-    write_list(dir .. "/host.list", list)
+    write_list(dir .. "/host.list", jobs)
     local status <const> = process.run({ "env", "ATTNGEN_LIST=" .. dir .. "/host.list",
         "ATTNGEN_RESULTS=" .. results, suite, "--jobs", 2 })
     local by_label <const> = {}
-    for _, job in ipairs(list) do
+    for _, job in ipairs(jobs) do
         by_label[job.label] = job
     end
     for _, name in ipairs(fs.list(results) or {}) do
         read_results(report, fs.read(results .. "/" .. name), by_label)
     end
-    for _, job in ipairs(list) do
+    for _, job in ipairs(jobs) do
         if not job.seen then
             add_failure(report, job.case, job, "the suite ended before this kernel")
         end
@@ -242,8 +244,8 @@ end
 -- Both compilers and all levels compute the same bits: the pinned flags forbid contraction.
 local function compare_hashes(report, jobs)
     local by_case <const> = {}
-    for _, list in ipairs({ jobs.host, jobs.qemu, jobs.asan }) do
-        for _, job in ipairs(list) do
+    for _, group in ipairs({ jobs.host, jobs.qemu, jobs.asan }) do
+        for _, job in ipairs(group) do
             local first <const> = by_case[job.case.number]
             if job.hash and not first then
                 by_case[job.case.number] = job
@@ -255,8 +257,27 @@ local function compare_hashes(report, jobs)
     end
 end
 
--- options: seed, cases (how many), only (one case number), sets, emulated_sets, name, tools,
--- programs. Returns the report.
+-- The written-down shapes count as cases from here on: 1 000 001, … on each ISA in turn.
+local FIXED <const> = 1000000
+
+local function fixed_case(number)
+    local index <const> = number - FIXED - 1
+    local raw <const> = list.judged[index % #list.judged + 1]
+    local isa <const> = isa_data.names[(index + index // #list.judged) % #isa_data.names + 1]
+    local config_copy <const> = {}
+    for key, value in pairs(raw) do
+        config_copy[key] = value
+    end
+    config_copy.isa = isa
+    return { config = config_copy, isa = isa, number = number }
+end
+
+local function find_case(seed, number)
+    return number > FIXED and fixed_case(number) or draw.draw(seed, number)
+end
+
+-- options: seed, cases (how many), fixed (how many of these written down), only (one case number),
+-- sets, emulated_sets, name, tools, programs. Returns the report.
 function M.run(options)
     local report <const> = { cases = 0, builds = 0, level_builds = 0, compile_only = 0, headers = 0,
         asan = 0, valgrind = 0, sets = 0, cross = 0, worst = 0, refused = 0, refusals = {},
@@ -270,8 +291,11 @@ function M.run(options)
         clock = os.time()
     end
     if options.only then
-        add_case(report, builder, jobs, draw.draw(options.seed, options.only), options)
+        add_case(report, builder, jobs, find_case(options.seed, options.only), options)
     else
+        for index = 1, options.fixed or 0 do
+            add_case(report, builder, jobs, fixed_case(FIXED + index), options)
+        end
         local number = 0
         while report.cases < options.cases and number < 3 * options.cases do
             number = number + 1

@@ -104,7 +104,8 @@ local function draw_masks(r, c)
         c.padded_queries = "zero"
     end
     if (has.bool or has.additive) and r:chance(70) then
-        c.mask_shape = { r:pick({ 1, c.batch }), r:pick({ 1, c.heads }), r:pick({ 1, c.seq_len }), s }
+        c.mask_shape = { r:pick({ 1, c.batch }), r:pick({ 1, c.heads }), r:pick({ 1, c.seq_len }),
+            s }
     end
     if r:chance(50) then
         c.empty_row = r:pick({ "zero", "uniform", "nan" })
@@ -133,7 +134,8 @@ end
 local function draw_tile(r, isa, unroll)
     local budget <const> = isa == "scalar" and 12 or REGISTERS[isa] - 4
     local vectors <const> = r:range(1, 3)
-    local tile <const> = { vectors = vectors, rows = r:range(1, math.max(1, budget // vectors - 1)) }
+    local most_rows <const> = math.max(1, budget // vectors - 1)
+    local tile <const> = { vectors = vectors, rows = r:range(1, most_rows) }
     if unroll and r:chance(40) then
         tile.unroll = r:pick({ 1, 2, 3, 4, 8 })
     end

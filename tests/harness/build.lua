@@ -13,8 +13,8 @@ M.__index = M
 local WARNINGS <const> = "-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror -Wvla"
 local FRAME <const> = "-Wframe-larger-than=65536"
 
--- -O1: at -O3 gcc spends minutes on the instrumented straight-line code.
-local SANITIZE <const> = "-O1 -fsanitize=address,undefined -fno-sanitize-recover=all"
+-- -O0: optimising, gcc spends minutes on the instrumented straight-line code.
+local SANITIZE <const> = "-O0 -fsanitize=address,undefined -fno-sanitize-recover=all"
     .. " -fno-omit-frame-pointer"
 
 -- A builder for build/tests/<name>; `tools` comes from tests.harness.toolset.
@@ -126,8 +126,8 @@ function M:add_compile_only(bundle, isa, compiler_name, level)
     local output <const> = ("%s/%s-%s%s-compile.o"):format(bundle.dir, isa, compiler_name, level)
     local source <const> = bundle.dir .. "/" .. variant.kernel
     edge(self, output, { source }, joined(compiler.command, variant.flags[compiler_name], WARNINGS,
-        FRAME, level, "-c", source, "-o", output) .. " && " .. joined("sh tests/fuzz/check_object.sh",
-        compiler.nm, compiler.size, output, level == "-O0" and "memcpy memset" or ""), output)
+        FRAME, level, "-c", source, "-o", output) .. " && "
+        .. joined("sh tests/fuzz/check_object.sh", compiler.nm, compiler.size, output, level == "-O0" and "memcpy memset" or ""), output)
 end
 
 function M:add_header_cpp(bundle, header)

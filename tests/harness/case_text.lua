@@ -76,7 +76,8 @@ function M.naive_flags(r)
     local weights <const> = r.return_weights == "per_head" and rows * r.heads * r.kv_len
         or r.return_weights == "mean" and rows * r.kv_len or 0
     local pairs_ <const> = {
-        { "BATCH", r.batch }, { "SEQ_LEN", r.seq_len }, { "KV_LEN", r.kv_len }, { "HEADS", r.heads },
+        { "BATCH", r.batch }, { "SEQ_LEN", r.seq_len }, { "KV_LEN", r.kv_len },
+        { "HEADS", r.heads },
         { "KV_HEADS", r.kv_heads }, { "HEAD_DIM", r.head_dim }, { "V_HEAD_DIM", r.v_head_dim },
         { "D_MODEL", r.d_model }, { "KV_DIM", r.kv_dim }, { "OUTPUT", flag(r.output_projection) },
         { "SDPA", flag(r.op == "sdpa") }, { "CROSS", flag(r.cross) },

@@ -10,7 +10,7 @@ local process <const> = require("gen.process")
 local M = {}
 
 -- Which compiler builds which ISA here: both get their share.
-local COMPILER <const> = { scalar = "gcc", avx2 = "clang", avx512 = "gcc" }
+local COMPILER <const> = { scalar = "gcc", avx2 = "gcc", avx512 = "clang" }
 
 local function emit(builder, problems, name, raw, isa)
     raw.isa = isa

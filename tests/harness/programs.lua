@@ -97,11 +97,19 @@ function M.build(tools)
             "aarch64-linux-gnu-gcc", CFLAGS, concat(CHECK_SOURCES, main)), "-lpthread -ldl -lm")
     end
     local runtime <const> = add_objects(lines, "host", "gcc", CFLAGS, find_sources("runtime/src"))
+    local helpers <const> = {}
+    for _, source in ipairs(find_sources("tests/c")) do
+        if not source:find("test_[%w_]+%.c$") then
+            helpers[#helpers + 1] = source
+        end
+    end
+    local helper_objects <const> = add_objects(lines, "host", "gcc", host_flags, helpers)
     for _, source in ipairs(find_sources("tests/c")) do
         local name <const> = source:match("(test_[%w_]+)%.c$")
         if name then
             local object <const> = add_objects(lines, "host", "gcc", host_flags, { source })
-            add_link(lines, name, "gcc", "-rdynamic", concat(object, judge_objects, runtime),
+            add_link(lines, name, "gcc", "-rdynamic", concat(object, helper_objects,
+                judge_objects, runtime),
                 "-lcriterion -ljansson " .. libs)
             built.suites[#built.suites + 1] = { name = name, path = DIR .. "/" .. name }
         end
