@@ -88,8 +88,7 @@ local MEANING_ARGS <const> = {
     float = "const float a%d = in->scalar;",
 }
 local RESULTS <const> = { vec = "RESULT_VEC", mask = "RESULT_MASK", int = "RESULT_INT" }
--- Which zero these give is the instruction's choice: the softmax only subtracts their result.
-local ANY_ZERO <const> = { max = true, ceil = true }
+
 -- A copy of the ISA whose printer also reads and writes the test's arrays.
 local function with_access(isa)
     local copy <const> = { ops = {}, types = {} }
@@ -132,6 +131,16 @@ local function apply_function(name, op, spec, count)
             body:run("test_write_" .. spec.result, spec.result .. "_out", "result")
         end
     end)
+end
+
+-- The ISA's transpose, called as packing queries calls it.
+local function transpose_function()
+    return ir.func("apply_transpose", { "Transposes a block." }, { { "pointer", "src" },
+        { "size", "src_stride" }, { "writable", "dst" }, { "size", "dst_stride" } },
+        function(body)
+            body:run("transpose", ir.mem("src"), ir.var("src_stride"), ir.mem("dst"),
+                ir.var("dst_stride"))
+        end)
 end
 
 local function call_text(fn)
@@ -206,7 +215,7 @@ local function entry_text(op, spec, meaning)
         or spec.args and table.concat(spec.args, "_") or "none"
     return ('    {"%s", run_%s, mean_%s, drive_%s, %s, %d, %d, %d, %s},'):format(op, op, op, driver,
         RESULTS[spec.result] or "RESULT_NONE", spec.ulp or 0, spec.nan == "any" and 1 or 0,
-        ANY_ZERO[op:match("^%l+")] and 1 or 0, reach_of(meaning))
+        spec.zero == "any" and 1 or 0, reach_of(meaning))
 end
 
 -- Names of the vocabulary's ops, sorted.
@@ -229,7 +238,7 @@ function M.text(isa, vocabulary)
         means[#means + 1] = mean_text(op, spec, meaning)
         entries[#entries + 1] = entry_text(op, spec, meaning)
     end
-    printer:need("transpose_block")
+    printer:func(transpose_function())
     local access <const> = ACCESS:gsub("READ", function() return masks.read end)
         :gsub("WRITE", function() return masks.write end):gsub("VEC", isa.types.vec)
         :gsub("%f[%w_]MASK%f[^%w_]", isa.types.mask)
@@ -242,7 +251,7 @@ function M.text(isa, vocabulary)
         table.concat(runs, "\n"), table.concat(means, "\n"),
         "static const operation operations[] = {", table.concat(entries, "\n"), "};\n",
         "int main(void)\n{\n    return judge(operations, sizeof operations / "
-            .. "sizeof operations[0], transpose_block);\n}\n",
+            .. "sizeof operations[0], apply_transpose);\n}\n",
     }
     return table.concat(parts, "\n")
 end
