@@ -81,8 +81,8 @@ end
 
 local function print_report(report)
     print(("seed %d: %d configs, %d (config, ISA, compiler) builds, %d input sets judged"
-        .. " (%d confirmed by OpenBLAS)"):format(report.seed, report.cases, report.builds, report.sets,
-        report.cross))
+        .. " (%d confirmed by OpenBLAS)"):format(report.seed, report.cases, report.builds,
+        report.sets, report.cross))
     print(("also built: %d at -O0/-O2, %d for the real ISA without running, %d headers as C++; run"
         .. " under ASan+UBSan: %d, under valgrind: %d"):format(report.level_builds,
         report.compile_only, report.headers, report.asan, report.valgrind))

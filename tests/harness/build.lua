@@ -125,9 +125,11 @@ function M:add_compile_only(bundle, isa, compiler_name, level)
     local variant <const> = M.variant(bundle, isa)
     local output <const> = ("%s/%s-%s%s-compile.o"):format(bundle.dir, isa, compiler_name, level)
     local source <const> = bundle.dir .. "/" .. variant.kernel
-    edge(self, output, { source }, joined(compiler.command, variant.flags[compiler_name], WARNINGS,
-        FRAME, level, "-c", source, "-o", output) .. " && "
-        .. joined("sh tests/fuzz/check_object.sh", compiler.nm, compiler.size, output, level == "-O0" and "memcpy memset" or ""), output)
+    local compile <const> = joined(compiler.command, variant.flags[compiler_name], WARNINGS, FRAME,
+        level, "-c", source, "-o", output)
+    local check <const> = joined("sh tests/fuzz/check_object.sh", compiler.nm, compiler.size, output,
+        level == "-O0" and "memcpy memset" or "")
+    edge(self, output, { source }, compile .. " && " .. check, output)
 end
 
 function M:add_header_cpp(bundle, header)
