@@ -142,7 +142,8 @@ local function make_projection(name, stage, problem, machine, shape)
         name = name, rows = shape.rows, depth = shape.depth, columns = shape.columns,
         padded_columns = shape.vectors * lanes, bias = shape.bias, groups = groups,
         panels = groups[#groups].first_panel + groups[#groups].count,
-        row_groups = tile.row_groups, tile_rows = tile.rows, tile_vectors = tile.vectors,
+        row_groups = tile.row_groups, tiles = ceil_div(shape.rows, tile.rows),
+        tile_rows = tile.rows, tile_vectors = tile.vectors,
         cycles = tile.cycles, packed_end = packed_end,
         unroll = depth_unroll(stage, problem, shape.depth, tile.rows * tile.vectors,
             problem.unroll == "full"),
@@ -317,11 +318,12 @@ local function product_ops(row_groups, column_groups, depth, straight)
     return ops
 end
 
--- The panels of a group share one function: each counts once.
-local function projection_ops(projection, straight)
+-- The panels of a group share one function, and so do equal row tiles.
+local function projection_ops(projection)
     local groups <const> = {}
     for i, group in ipairs(projection.groups) do groups[i] = { count = 1, size = group.vectors } end
-    return product_ops(projection.row_groups, groups, projection.unroll, straight)
+    local calls <const> = projection.straight and 6 * projection.panels * projection.tiles or 0
+    return product_ops(projection.row_groups, groups, projection.unroll, false) + calls
 end
 
 local function estimate_ops(built)
@@ -329,9 +331,9 @@ local function estimate_ops(built)
     local ops = 40
     local straight <const> = built.straight
     for _, projection in ipairs(built.projections) do
-        ops = ops + projection_ops(projection, straight)
+        ops = ops + projection_ops(projection)
     end
-    if built.output then ops = ops + projection_ops(built.output, straight) end
+    if built.output then ops = ops + projection_ops(built.output) end
     -- Straight-line functions are shared by all batch items and heads, not by query blocks whose
     -- static mask differs.
     for _, block in ipairs(attention.blocks) do

@@ -1,6 +1,7 @@
 -- A linear layer over packed weight panels, out = bias + in . W^T: what the projections and the
--- output projection have in common. One function computes one panel (a few vectors of columns) for
--- all rows; the caller walks the panels.
+-- output projection have in common. In loops, one function computes one panel (a few vectors of
+-- columns) for all rows; in straight-line code one function computes one tile of a panel. Equal
+-- functions are shared, whichever matrix they serve.
 --
 -- Panel in memory: [bias row, if any][depth][vectors * lanes], 64-byte aligned.
 local ir <const> = require("gen.ir")
@@ -8,54 +9,115 @@ local tile <const> = require("gen.tile")
 
 local linear <const> = {}
 
--- Walks the row tiles of a projection: build(block, first_row, rows).
-local function each_row_tile(block, projection, build)
-    local first = 0
-    for _, group in ipairs(projection.row_groups) do
-        local base <const> = first
-        block:each("tile", group.count, projection.straight, function(body, i)
-            build(body, i * group.size + base, group.size)
-        end)
-        first = first + group.count * group.size
-    end
-end
+local parameters <const> = { { "input", "input" }, { "input", "panel" }, { "output", "out" } }
 
--- The function of one panel group of `projection`.
---   input_row, output_row    strides of a row in floats
---   last_lanes               lanes of the group's last vector that exist in the output (lanes: all)
--- Parameters of the result: input, panel, out.
-function linear.panel_function(name, comment, plan, projection, group, options)
+-- One tile of `rows` rows from `row` on.
+local function emit_tile(block, plan, projection, group, options, row, rows)
     local lanes <const> = plan.machine.lanes
     local width <const> = group.vectors * lanes
     local weights_at <const> = projection.bias and width or 0
-    local parameters <const> = { { "input", "input" }, { "input", "panel" }, { "output", "out" },
-        { "lengths", "kv_lengths" } }
-    return ir.func(name, comment, parameters, function(block)
-        each_row_tile(block, projection, function(body, row, rows)
-            local from <const> = body:pointer("pointer", "in_rows",
-                ir.mem("input", row * options.input_row))
-            local c <const> = tile.product(body, {
-                title = ("%d rows x %d columns"):format(rows, width),
-                rows = rows, vectors = group.vectors, registers = plan.machine.registers,
-                depth = projection.depth, unroll = projection.unroll, index = ir.index,
-                a = function(k, r) return ir.offset(from, k + r * options.input_row) end,
-                b = function(k, v) return ir.mem("panel", k * width + v * lanes + weights_at) end,
-                start = projection.bias
-                    and function(_, v) return "load", ir.mem("panel", v * lanes) end or nil,
-            })
-            for r = 0, rows - 1 do
-                for v = 0, group.vectors - 1 do
-                    local to <const> = ir.mem("out",
-                        (row + r) * options.output_row + group.vector_offsets[v + 1])
-                    if v == group.vectors - 1 and options.last_lanes < lanes then
-                        body:run("store_part", to, c[r][v], ir.index(options.last_lanes))
-                    else
-                        body:run("store", to, c[r][v])
-                    end
-                end
+    local from <const> = block:pointer("pointer", "in_rows",
+        ir.mem("input", row * options.input_row))
+    local c <const> = tile.product(block, {
+        title = ("%d rows x %d columns"):format(rows, width),
+        rows = rows, vectors = group.vectors, registers = plan.machine.registers,
+        depth = projection.depth, unroll = projection.unroll, index = ir.index,
+        a = function(k, r) return ir.offset(from, k + r * options.input_row) end,
+        b = function(k, v) return ir.mem("panel", k * width + v * lanes + weights_at) end,
+        start = projection.bias
+            and function(_, v) return "load", ir.mem("panel", v * lanes) end or nil,
+    })
+    for r = 0, rows - 1 do
+        for v = 0, group.vectors - 1 do
+            local to <const> = ir.mem("out",
+                (row + r) * options.output_row + group.vector_offsets[v + 1])
+            if v == group.vectors - 1 and options.last_lanes < lanes then
+                block:run("store_part", to, c[r][v], ir.index(options.last_lanes))
+            else
+                block:run("store", to, c[r][v])
+            end
+        end
+    end
+end
+
+-- All rows of one panel, as a function(input, panel, out).
+local function panel_function(plan, projection, group, options)
+    return ir.func(options.name,
+        { ("One panel of %d columns, all %d rows: out = %sin . panel."):format(
+            group.vectors * plan.machine.lanes, projection.rows,
+            projection.bias and "bias + " or "") },
+        parameters, function(block)
+            local first = 0
+            for _, row_group in ipairs(projection.row_groups) do
+                local base <const>, rows <const> = first, row_group.size
+                block:each("tile", row_group.count, false, function(body, i)
+                    emit_tile(body, plan, projection, group, options, i * rows + base, rows)
+                end)
+                first = first + row_group.count * rows
             end
         end)
-        if options.after then options.after(block) end
+end
+
+-- `rows` rows of one panel, as a function(input, panel, out).
+local function tile_function(plan, projection, group, options, rows)
+    return ir.func(("%s_%drows"):format(options.name, rows),
+        { ("%d rows of a panel of %d columns: out = %sin . panel."):format(rows,
+            group.vectors * plan.machine.lanes, projection.bias and "bias + " or "") },
+        parameters, function(block)
+            emit_tile(block, plan, projection, group, options, ir.index(0), rows)
+        end)
+end
+
+-- Appends one panel group of `projection` to `phase`: its functions, and in the phase's body the
+-- calls for the share (part of parts) of its panels.
+--   group                    with last_lanes: see peel
+--   options.name             of the functions
+--   options.input, out       mems of the first input row and of the output tensor
+--   options.input_row, output_row   strides of a row in floats
+--   options.after            called with (block, out of the panel) after each panel
+function linear.build(phase, plan, projection, group, options)
+    options.last_lanes = group.last_lanes or plan.machine.lanes
+    local function walk(body, panel, call)
+        local at <const> = panel + group.start
+        local major <const> = body:size("block", "quotient", at, ir.index(group.per_block))
+        local minor <const> = group.per_block > 1
+            and body:size("within", "remainder", at, ir.index(group.per_block)) or ir.index(0)
+        local out <const> = ir.offset(options.out, major * group.block_stride
+            + minor * group.panel_stride + group.target)
+        call(ir.mem("weights", panel * group.panel_floats + group.offset), out)
+        if options.after then options.after(body, out) end
+    end
+    if projection.straight then
+        local tiles <const>, row = {}, 0
+        for _, row_group in ipairs(projection.row_groups) do
+            local fn <const> = phase:share(
+                tile_function(plan, projection, group, options, row_group.size))
+            for _ = 1, row_group.count do
+                tiles[#tiles + 1] = { fn = fn, row = row }
+                row = row + row_group.size
+            end
+        end
+        for i = 0, group.count - 1 do
+            walk(phase.body, ir.index(i), function(panel, out)
+                for _, one in ipairs(tiles) do
+                    phase.body:call(one.fn, { panel = panel,
+                        input = ir.offset(options.input, one.row * options.input_row),
+                        out = ir.offset(out, one.row * options.output_row) })
+                end
+            end)
+        end
+        return
+    end
+    local fn <const> = phase:share(panel_function(plan, projection, group, options))
+    phase.body:scope(function(body)
+        local count <const> = ir.index(group.count)
+        local first <const> = body:size("first", "share", count, "part", "parts")
+        local last <const> = body:size("last", "share_end", count, "part", "parts")
+        body:loop({ var = "panel", from = first, to = last }, function(inner, panel)
+            walk(inner, panel, function(weights, out)
+                inner:call(fn, { input = options.input, panel = weights, out = out })
+            end)
+        end)
     end)
 end
 
@@ -74,36 +136,10 @@ function linear.peel(group, projection, lanes)
     local before <const> = group.count - 1
     local last <const> = copy({ count = 1, last_lanes = rest,
         first_panel = group.first_panel + before,
-            offset = group.offset + before * group.panel_floats,
+        offset = group.offset + before * group.panel_floats,
         target = group.target + before * group.block_stride })
     if before == 0 then return { last } end
     return { copy({ count = before, last_lanes = lanes }), last }
-end
-
--- Calls `fn` for the share (part of parts) of a group's panels.
---   input, packed, out       mems of the first row, the packed weights, the output tensor
-function linear.walk_panels(block, projection, group, fn, input, out)
-    local function call(body, panel)
-        local at <const> = panel + group.start
-        local major <const> = body:size("block", "quotient", at, ir.index(group.per_block))
-        local minor <const> = group.per_block > 1
-            and body:size("within", "remainder", at, ir.index(group.per_block)) or ir.index(0)
-        body:call(fn, {
-            input = input,
-            panel = ir.mem("weights", panel * group.panel_floats + group.offset),
-            out = ir.offset(out,
-                major * group.block_stride + minor * group.panel_stride + group.target),
-        })
-    end
-    if projection.straight then
-        for i = 0, group.count - 1 do call(block, ir.index(i)) end
-        return
-    end
-    block:scope(function(body)
-        local first <const> = body:size("first", "share", ir.index(group.count), "part", "parts")
-        local last <const> = body:size("last", "share_end", ir.index(group.count), "part", "parts")
-        body:loop({ var = "panel", from = first, to = last }, call)
-    end)
 end
 
 return linear

@@ -5,33 +5,38 @@ local linear <const> = require("gen.stage.linear")
 
 local output <const> = {}
 
--- Stores zeros in columns [0, vectors * lanes) of the rows >= kv_lengths[b].
-local function clear_padded_rows(block, plan, group, last_lanes)
+-- Stores zeros in a panel's columns of the rows >= kv_lengths[b], as a function(out, kv_lengths).
+local function clear_function(plan, group, columns)
     local problem <const>, lanes <const> = plan.problem, plan.machine.lanes
-    block:each("batch", problem.batch, plan.straight, function(body, batch)
-        local length <const> = body:size("length", "load_i32", ir.mem("kv_lengths", batch))
-        local function clear(inner, row)
-            inner:let("vec", "none", "zero")
-            for v = 0, group.vectors - 1 do
-                local to <const> = ir.mem("out", batch * (problem.seq_len * problem.d_model)
-                    + row * problem.d_model + v * lanes)
-                if v == group.vectors - 1 and last_lanes < lanes then
-                    inner:run("store_part", to, "none", ir.index(last_lanes))
-                else
-                    inner:run("store", to, "none")
+    return ir.func(("clear_padded_%d"):format(columns),
+        { ("Zeros in %d columns of y for queries beyond their item's length."):format(columns) },
+        { { "output", "out" }, { "lengths", "kv_lengths" } }, function(block)
+            local function clear(body, batch, row)
+                body:let("vec", "none", "zero")
+                for v = 0, group.vectors - 1 do
+                    local to <const> = ir.mem("out", batch * (problem.seq_len * problem.d_model)
+                        + row * problem.d_model + v * lanes)
+                    if v == group.vectors - 1 and group.last_lanes < lanes then
+                        body:run("store_part", to, "none", ir.index(group.last_lanes))
+                    else
+                        body:run("store", to, "none")
+                    end
                 end
             end
-        end
-        if plan.straight then
-            for row = 0, problem.seq_len - 1 do
-                body:when("ge", { ir.index(row), length }, function(inner)
-                    clear(inner, ir.index(row))
-                end)
-            end
-        else
-            body:loop({ var = "row", from = length, to = problem.seq_len }, clear)
-        end
-    end)
+            block:each("batch", problem.batch, plan.straight, function(body, batch)
+                local length <const> = body:size("length", "load_i32", ir.mem("kv_lengths", batch))
+                if not plan.straight then
+                    body:loop({ var = "row", from = length, to = problem.seq_len },
+                        function(inner, row) clear(inner, batch, row) end)
+                    return
+                end
+                for row = 0, problem.seq_len - 1 do
+                    body:when("ge", { ir.index(row), length }, function(inner)
+                        clear(inner, batch, ir.index(row))
+                    end)
+                end
+            end)
+        end)
 end
 
 -- Appends the phase of the output projection to `kernel`.
@@ -41,17 +46,14 @@ function output.build(kernel, plan)
     for _, whole in ipairs(projection.groups) do
         for _, group in ipairs(linear.peel(whole, projection, lanes)) do
             local columns <const> = (group.vectors - 1) * lanes + group.last_lanes
-            local fn <const> = phase:share(linear.panel_function(("output_%d"):format(columns),
-                { ("%d columns of y for all %d rows."):format(columns, projection.rows) },
-                plan, projection, group, {
-                    input_row = projection.depth, output_row = projection.columns,
-                    last_lanes = group.last_lanes,
-                    after = plan.problem.padded_queries == "zero" and function(block)
-                        clear_padded_rows(block, plan, group, group.last_lanes)
-                    end or nil,
-                }))
-            linear.walk_panels(phase.body, projection, group, fn, kernel:buffer("heads"),
-                ir.mem("y"))
+            local clear <const> = plan.problem.padded_queries == "zero"
+                and phase:share(clear_function(plan, group, columns))
+            linear.build(phase, plan, projection, group, {
+                name = ("output_%d"):format(columns),
+                input = kernel:buffer("heads"), input_row = projection.depth,
+                out = ir.mem("y"), output_row = projection.columns,
+                after = clear and function(body, out) body:call(clear, { out = out }) end or nil,
+            })
         end
     end
 end

@@ -14,16 +14,12 @@ function project.build(kernel, plan)
         local out <const> = kernel:buffer(projection.name)
         phase.body:note(titles[projection.name])
         for _, group in ipairs(projection.groups) do
-            local width <const> = group.vectors * plan.machine.lanes
-            local fn <const> = phase:share(linear.panel_function(
-                ("project_%d%s"):format(width, projection.bias and "_biased" or ""),
-                { ("One panel of %d columns, all %d rows: out = %sin . panel."):format(width,
-                    projection.rows, projection.bias and "bias + " or "") },
-                plan, projection, group, {
-                    input_row = projection.depth, output_row = projection.layout.row,
-                    last_lanes = plan.machine.lanes,
-                }))
-            linear.walk_panels(phase.body, projection, group, fn, ir.mem(projection.source), out)
+            linear.build(phase, plan, projection, group, {
+                name = ("project_%d%s"):format(group.vectors * plan.machine.lanes,
+                    projection.bias and "_biased" or ""),
+                input = ir.mem(projection.source), input_row = projection.depth,
+                out = out, output_row = projection.layout.row,
+            })
         end
     end
 end
