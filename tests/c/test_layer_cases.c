@@ -160,7 +160,7 @@ Test(layer, bc09_nan_stays_visible)
     }
 }
 
-/* STD3 as a layer, d_model 2: x holds the keys, V = x times a matrix that gives the log's values. */
+/* STD3 as a layer, d_model 2: x holds the keys, V = x times a matrix. */
 Test(layer, bc58_k_bias_cannot_matter)
 {
     static const float unit[4] = {1, 0, 0, 1}, x[6] = {1, 0, 0, 1, 1, 1}, none[2];

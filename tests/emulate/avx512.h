@@ -34,6 +34,9 @@
 #include <simde/x86/avx512/unpackhi.h>
 #include <simde/x86/avx512/unpacklo.h>
 
+/* Out of line: inlined a thousand times, compilers take minutes over a kernel. */
+#define EMULATED static __attribute__((noinline, unused))
+
 typedef union emulated_ps {
     simde__m512 vector;
     float lane[16];
@@ -54,7 +57,7 @@ static inline int emulated_is_nan(float x)
 
 /* VCMPPS: the predicates' low three bits say which relation, bit 2 negates, bit 3 turns the answer
  * for unordered operands around; bit 4 is about signalling only. */
-static inline int emulated_compare(float a, float b, int predicate)
+EMULATED int emulated_compare(float a, float b, int predicate)
 {
     const int unordered = emulated_is_nan(a) || emulated_is_nan(b);
     switch (predicate & 15) {
@@ -77,7 +80,7 @@ static inline int emulated_compare(float a, float b, int predicate)
     }
 }
 
-static inline __mmask16 emulated_cmp_ps_mask(simde__m512 a, simde__m512 b, int predicate)
+EMULATED __mmask16 emulated_cmp_ps_mask(simde__m512 a, simde__m512 b, int predicate)
 {
     const emulated_ps x = emulated_open(a), y = emulated_open(b);
     unsigned mask = 0;
@@ -87,7 +90,7 @@ static inline __mmask16 emulated_cmp_ps_mask(simde__m512 a, simde__m512 b, int p
     return (__mmask16)mask;
 }
 
-static inline simde__m512 emulated_mask_blend_ps(__mmask16 mask, simde__m512 a, simde__m512 b)
+EMULATED simde__m512 emulated_mask_blend_ps(__mmask16 mask, simde__m512 a, simde__m512 b)
 {
     emulated_ps x = emulated_open(a);
     const emulated_ps y = emulated_open(b);
@@ -103,7 +106,7 @@ static inline simde__m512 emulated_maskz_mov_ps(__mmask16 mask, simde__m512 a)
 }
 
 /* Masked-off lanes are neither read nor written. */
-static inline simde__m512 emulated_maskz_loadu_ps(__mmask16 mask, const void *from)
+EMULATED simde__m512 emulated_maskz_loadu_ps(__mmask16 mask, const void *from)
 {
     emulated_ps x = emulated_open(simde_mm512_setzero_ps());
     for (int i = 0; i < 16; i++) {
@@ -114,7 +117,7 @@ static inline simde__m512 emulated_maskz_loadu_ps(__mmask16 mask, const void *fr
     return x.vector;
 }
 
-static inline void emulated_mask_storeu_ps(void *to, __mmask16 mask, simde__m512 a)
+EMULATED void emulated_mask_storeu_ps(void *to, __mmask16 mask, simde__m512 a)
 {
     const emulated_ps x = emulated_open(a);
     for (int i = 0; i < 16; i++) {
@@ -125,7 +128,7 @@ static inline void emulated_mask_storeu_ps(void *to, __mmask16 mask, simde__m512
 }
 
 /* VMAXPS, VMINPS: the second operand when either is NaN or both are zero. */
-static inline simde__m512 emulated_max_ps(simde__m512 a, simde__m512 b)
+EMULATED simde__m512 emulated_max_ps(simde__m512 a, simde__m512 b)
 {
     emulated_ps x = emulated_open(a);
     const emulated_ps y = emulated_open(b);
@@ -135,7 +138,7 @@ static inline simde__m512 emulated_max_ps(simde__m512 a, simde__m512 b)
     return x.vector;
 }
 
-static inline simde__m512 emulated_min_ps(simde__m512 a, simde__m512 b)
+EMULATED simde__m512 emulated_min_ps(simde__m512 a, simde__m512 b)
 {
     emulated_ps x = emulated_open(a);
     const emulated_ps y = emulated_open(b);
@@ -147,7 +150,7 @@ static inline simde__m512 emulated_min_ps(simde__m512 a, simde__m512 b)
 
 /* VRNDSCALEPS: imm[7:4] fraction bits, imm[1:0] nearest even, down, up, truncate; imm[2] would use
  * MXCSR, which is nearest even here. */
-static inline float emulated_round(float x, int imm)
+EMULATED float emulated_round(float x, int imm)
 {
     const float scale = (float)(1 << (imm >> 4 & 15));
     if (!(__builtin_fabsf(x) < 0x1p24F / scale)) {
@@ -163,7 +166,7 @@ static inline float emulated_round(float x, int imm)
     return _mm_cvtss_f32(v) / scale;
 }
 
-static inline simde__m512 emulated_roundscale_ps(simde__m512 a, int imm)
+EMULATED simde__m512 emulated_roundscale_ps(simde__m512 a, int imm)
 {
     emulated_ps x = emulated_open(a);
     for (int i = 0; i < 16; i++) {
@@ -173,7 +176,7 @@ static inline simde__m512 emulated_roundscale_ps(simde__m512 a, int imm)
 }
 
 /* VREDUCEPS: x - round(x); +0 for infinities, NaN stays NaN. */
-static inline simde__m512 emulated_reduce_ps(simde__m512 a, int imm)
+EMULATED simde__m512 emulated_reduce_ps(simde__m512 a, int imm)
 {
     emulated_ps x = emulated_open(a);
     for (int i = 0; i < 16; i++) {
@@ -184,7 +187,7 @@ static inline simde__m512 emulated_reduce_ps(simde__m512 a, int imm)
 }
 
 /* x * 2^n with one rounding; double holds every product of a float and 2^n in this range. */
-static inline float emulated_scale(float x, int n)
+EMULATED float emulated_scale(float x, int n)
 {
     union {
         unsigned long long bits;
@@ -198,7 +201,7 @@ static inline float emulated_scale(float x, int n)
 /* VSCALEFPS: a * 2^floor(b). Special cases by the manual: NaN in either is NaN (but a = +-0 or
  * +-inf combine with b = -+inf as below), b = +inf gives inf or NaN for a = 0, b = -inf gives 0 or
  * NaN for a = inf. */
-static inline float emulated_scalef(float a, float b)
+EMULATED float emulated_scalef(float a, float b)
 {
     if (emulated_is_nan(a) || emulated_is_nan(b)) {
         return a + b;
@@ -213,7 +216,7 @@ static inline float emulated_scalef(float a, float b)
     return emulated_scale(a, (int)emulated_round(clamped, 1));
 }
 
-static inline simde__m512 emulated_scalef_ps(simde__m512 a, simde__m512 b)
+EMULATED simde__m512 emulated_scalef_ps(simde__m512 a, simde__m512 b)
 {
     emulated_ps x = emulated_open(a);
     const emulated_ps y = emulated_open(b);
@@ -224,7 +227,7 @@ static inline simde__m512 emulated_scalef_ps(simde__m512 a, simde__m512 b)
 }
 
 /* VSHUFPS within 128-bit lanes, VSHUFF32X4 of whole lanes. */
-static inline simde__m512 emulated_shuffle_ps(simde__m512 a, simde__m512 b, int imm)
+EMULATED simde__m512 emulated_shuffle_ps(simde__m512 a, simde__m512 b, int imm)
 {
     const emulated_ps x = emulated_open(a), y = emulated_open(b);
     emulated_ps r = x;
@@ -235,7 +238,7 @@ static inline simde__m512 emulated_shuffle_ps(simde__m512 a, simde__m512 b, int 
     return r.vector;
 }
 
-static inline simde__m512 emulated_shuffle_f32x4(simde__m512 a, simde__m512 b, int imm)
+EMULATED simde__m512 emulated_shuffle_f32x4(simde__m512 a, simde__m512 b, int imm)
 {
     const emulated_ps x = emulated_open(a), y = emulated_open(b);
     emulated_ps r = x;

@@ -29,7 +29,7 @@ typedef struct session {
     float *y, *weights;              /* outputs of the first call of a set */
     double *blas_y, *blas_weights;   /* second opinion */
     float *blas_y32, *blas_weights32;
-    double kernel_sum, blas_sum, sum_count; /* squared relative errors */
+    double kernel_sum, blas_sum, scale_sum; /* squared errors, squared outputs */
 } session;
 
 int check_parse(check_job *job, const char *line, char *message, size_t message_size)
@@ -287,10 +287,10 @@ static int cross_check(session *s, input_kind kind)
         ours += (s->y[i] - y) * (s->y[i] - y);
         theirs += (s->blas_y32[i] - y) * (s->blas_y32[i] - y);
     }
-    if (isfinite(scale) && scale > 0.0) {
-        s->kernel_sum += ours / scale;
-        s->blas_sum += theirs / scale;
-        s->sum_count += 1.0;
+    if (isfinite(scale)) {
+        s->kernel_sum += ours;
+        s->blas_sum += theirs;
+        s->scale_sum += scale;
     }
 #else
     (void)s;
@@ -430,11 +430,11 @@ static int run_set(session *s, size_t number, input_kind kind)
 
 static int check_accuracy(session *s)
 {
-    if (s->sum_count == 0.0) {
+    if (s->scale_sum == 0.0) {
         return 0;
     }
-    s->result->kernel_rms = sqrt(s->kernel_sum / s->sum_count);
-    s->result->blas_rms = sqrt(s->blas_sum / s->sum_count);
+    s->result->kernel_rms = sqrt(s->kernel_sum / s->scale_sum);
+    s->result->blas_rms = sqrt(s->blas_sum / s->scale_sum);
     const double floor = 2.0 * 0x1p-23; /* two units in the last place of the output's scale */
     if (!s->job->problem.fast &&
         s->result->kernel_rms > fmax(2.0 * s->result->blas_rms, floor)) {

@@ -235,7 +235,11 @@ static int softmax_row(const float *p, const attn_args *a, float *w, int b, int 
     const int uniform = kept == 0 && (NK_EMPTY == 1 || (is(EMPTY_ROW_WRONG) && NK_EMPTY == 0));
     const int nan = kept == 0 && NK_EMPTY == 2 && !is(EMPTY_ROW_WRONG);
     for (int j = 0; j < S; j++) {
-        row[j] = kept != 0 ? (w[WM + j] != 0.0F ? row[j] / sum : 0.0F) : nan ? NAN : uniform ? 1.0F / (float)S : 0.0F;
+        if (kept != 0) {
+            row[j] = w[WM + j] != 0.0F ? row[j] / sum : 0.0F;
+        } else {
+            row[j] = nan ? NAN : uniform ? 1.0F / (float)S : 0.0F;
+        }
         w[WM + j] = kept == 0 ? (float)(uniform || nan) : w[WM + j];
     }
     return kept != 0 || uniform || nan;

@@ -250,7 +250,8 @@ static void softmax_row(const ref_case *c, parts *p)
             const double shift = REF_SAFETY * e + top_error + 1e-5;
             const double logw = p->logit[j] - top - log(sum);
             const double up = exp(fmin(0.0, logw + shift)), down = p->weight[j] * exp(-shift);
-            p->weight_error[j] = fmax(up - p->weight[j], p->weight[j] - down) / REF_SAFETY + FLT_MIN;
+            p->weight_error[j] = fmax(up - p->weight[j], p->weight[j] - down) * 1.001 / REF_SAFETY +
+                                 FLT_MIN;
         }
     }
 }
