@@ -39,8 +39,8 @@ function packing.layout_hash(plan)
     end
     local fold <const>, problem <const> = plan.problem.fold, plan.problem
     if fold.move_v_bias then
-        lines[#lines + 1] = ("moved_v_bias heads=%d/%d dim=%d"):format(problem.heads,
-            problem.kv_heads, problem.v_head_dim)
+        lines[#lines + 1] = ("moved_v_bias heads=%d/%d dim=%d onto_bias=%s"):format(problem.heads,
+            problem.kv_heads, problem.v_head_dim, tostring(problem.bias.o))
     end
     lines[#lines + 1] = "dropped_k_bias=" .. tostring(fold.drop_k_bias)
     return manifest.hash(table.concat(lines, "\n"))

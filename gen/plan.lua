@@ -127,8 +127,10 @@ local function depth_unroll(name, problem, depth, tile_area, straight)
     if straight then return depth end
     if forced then return math.min(forced, depth) end
     if problem.unroll == "tiles" then return 1 end
-    if depth * tile_area <= 256 then return depth end
-    return math.min(4, depth)
+    -- enough multiply-adds a turn to hide the loop, no more: every step costs code
+    local wanted <const> = tile_area >= 48 and 1 or tile_area >= 24 and 2 or tile_area >= 12 and 4
+        or 8
+    return depth * tile_area <= 128 and depth or math.min(wanted, depth)
 end
 
 local function make_projection(name, stage, problem, machine, shape)

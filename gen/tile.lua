@@ -1,10 +1,23 @@
 -- The register-tile matrix product all stages share: C[rows][vectors] = start + A . B with A read
 -- by
--- broadcast, B in vectors, the whole depth in one go. Where A and B live, how C starts and where it
--- goes is the caller's. Checks the registers; knows no layout and no ISA.
+-- broadcast, B in vectors. Where A and B live, how C starts and where it goes is the caller's.
+-- Checks the registers; knows no layout and no ISA.
+--
+-- A depth beyond DEPTH_BLOCK is summed in blocks, each from zero, and the blocks' sums one after
+-- the
+-- other: rounding errors then grow with the block, not with the depth. The running sum waits in
+-- memory (`carry`), so the tile needs no more registers.
 local tile <const> = {}
 
+tile.DEPTH_BLOCK = 256
+
 local function accumulator(r, v) return ("c%d_%d"):format(r, v) end
+
+local function each_accumulator(spec, visit)
+    for r = 0, spec.rows - 1 do
+        for v = 0, spec.vectors - 1 do visit(accumulator(r, v), r, v) end
+    end
+end
 
 -- One step along the depth: vectors loads, rows broadcasts, rows * vectors multiply-adds.
 local function emit_step(block, spec, k)
@@ -24,50 +37,121 @@ local function emit_steps(block, spec, k, count)
     end
 end
 
+-- Steps [from, from + count), count known.
+local function emit_range(block, spec, from, count)
+    local unroll <const> = spec.unroll
+    local turns <const>, rest <const> = count // unroll, count % unroll
+    if turns == 1 then
+        emit_steps(block, spec, from, unroll)
+    elseif turns > 1 then
+        block:loop({ var = "k", from = from, to = from + turns * unroll, step = unroll,
+            below = true }, function(body, k) emit_steps(body, spec, k, unroll) end)
+    end
+    emit_steps(block, spec, from + turns * unroll, rest)
+end
+
+-- Steps [from, depth), known at run time only.
+local function emit_open_range(block, spec, from)
+    local whole = from
+    if spec.unroll > 1 then
+        local rest <const> = block:size("rest", "excess", spec.depth, from)
+        whole = from + block:size("unrolled", "round_down", rest, spec.index(spec.unroll))
+        block:loop({ var = "k", from = from, to = whole, step = spec.unroll, below = true },
+            function(body, k) emit_steps(body, spec, k, spec.unroll) end)
+    end
+    block:loop({ var = "k", from = whole, to = spec.depth },
+        function(body, k) emit_step(body, spec, k) end)
+end
+
+local function clear(block, spec)
+    each_accumulator(spec, function(c) block:set(c, "zero") end)
+end
+
+local function add_carry(block, spec, keep)
+    each_accumulator(spec, function(c, r, v)
+        local sum <const> = spec.carry.load(block, ("t%d_%d"):format(r, v), r, v)
+        block:set(c, "add", sum, c)
+        if keep then spec.carry.store(block, c, r, v) end
+    end)
+end
+
 -- Emits the product into `block` and returns C as names c[r][v], r and v from 0.
 --   title              what the tile is, for a comment
 --   rows, vectors      tile shape
 --   registers          of the machine; an error when the tile needs more
---   depth              integer, or an index over variables
+--   depth              integer, or an index over variables; max_depth bounds the latter
 --   unroll             steps per turn of the depth loop; >= depth: no loop
 --   a(k, r), b(k, v)   memory of A's scalar and B's vector at depth k
 --   start(r, v)        op and arguments of the accumulator's first value; nil: zero
+--   carry              {load(block, name, r, v) -> name, store(block, c, r, v)}: memory that holds
+-- C
+--                      between depth blocks; may be where the caller puts C in the end
 function tile.product(block, spec)
     assert(spec.rows * spec.vectors + spec.vectors + 1 <= spec.registers, "tile exceeds registers")
     block:note(spec.title)
     local c <const> = {}
-    for r = 0, spec.rows - 1 do
-        c[r] = {}
-        for v = 0, spec.vectors - 1 do
-            c[r][v] = accumulator(r, v)
-            if spec.start then
-                block:declare("vec", c[r][v], spec.start(r, v))
-            else
-                block:declare("vec", c[r][v], "zero")
-            end
+    for r = 0, spec.rows - 1 do c[r] = {} end
+    each_accumulator(spec, function(name, r, v)
+        c[r][v] = name
+        if spec.start then
+            block:declare("vec", name, spec.start(r, v))
+        else
+            block:declare("vec", name, "zero")
         end
+    end)
+    local known <const> = math.type(spec.depth) == "integer"
+    local zero <const> = spec.index(0)
+    if (known and spec.depth or spec.max_depth) <= tile.DEPTH_BLOCK then
+        if known then
+            emit_range(block, spec, zero, spec.depth)
+        else
+            emit_open_range(block, spec, zero)
+        end
+        return c
     end
-    local unroll <const> = spec.unroll
-    if math.type(spec.depth) == "integer" then
-        local turns <const>, rest <const> = spec.depth // unroll, spec.depth % unroll
-        if turns == 1 then
-            emit_steps(block, spec, spec.index(0), unroll)
-        elseif turns > 1 then
-            block:loop({ var = "k", from = 0, to = turns * unroll, step = unroll },
-                function(body, k) emit_steps(body, spec, k, unroll) end)
-        end
-        emit_steps(block, spec, spec.index(turns * unroll), rest)
+    each_accumulator(spec, function(name, r, v) spec.carry.store(block, name, r, v) end)
+    local function whole_block(body, from)
+        clear(body, spec)
+        emit_range(body, spec, from, tile.DEPTH_BLOCK)
+        add_carry(body, spec, true)
+    end
+    if known then
+        local last <const> = (spec.depth - 1) // tile.DEPTH_BLOCK
+        block:each("part", last, spec.unroll >= tile.DEPTH_BLOCK, function(body, part)
+            whole_block(body, part * tile.DEPTH_BLOCK)
+        end)
+        clear(block, spec)
+        emit_range(block, spec, spec.index(last * tile.DEPTH_BLOCK),
+            spec.depth - last * tile.DEPTH_BLOCK)
     else
-        local whole = spec.index(0)
-        if unroll > 1 then
-            whole = block:size("whole", "round_down", spec.depth, spec.index(unroll))
-            block:loop({ var = "k", from = 0, to = whole, step = unroll, below = true },
-                function(body, k) emit_steps(body, spec, k, unroll) end)
-        end
-        block:loop({ var = "k", from = whole, to = spec.depth },
-            function(body, k) emit_step(body, spec, k) end)
+        local blocks_end <const> = block:size("blocks_end", "round_down", spec.depth,
+            spec.index(tile.DEPTH_BLOCK))
+        block:loop({ var = "from", from = zero, to = blocks_end, step = tile.DEPTH_BLOCK,
+            below = true }, whole_block)
+        clear(block, spec)
+        emit_open_range(block, spec, blocks_end)
     end
+    add_carry(block, spec, false)
     return c
+end
+
+-- A carry in memory at(r, v); lanes(v) says how many lanes of vector v exist there (nil: all).
+function tile.carry(at, lanes)
+    return {
+        load = function(block, name, r, v)
+            local part <const> = lanes and lanes(v)
+            if part then return block:let("vec", name, "load_part", at(r, v), part) end
+            return block:let("vec", name, "load", at(r, v))
+        end,
+        store = function(block, c, r, v)
+            local part <const> = lanes and lanes(v)
+            if part then
+                block:run("store_part", at(r, v), c, part)
+            else
+                block:run("store", at(r, v), c)
+            end
+        end,
+    }
 end
 
 return tile

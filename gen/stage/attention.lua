@@ -58,12 +58,13 @@ local function build_block(phase, plan, block, query0, suffix)
             local function stage(fn) body:call(phase:add(fn), bounds) end
             stage(scores.gather_queries(ctx))
             if plan.attention.mask_panel then stage(scores.gather_mask(ctx)) end
-            stage(scores.build(ctx))
+            stage(scores.start(ctx))
+            for _, fn in ipairs(scores.build(ctx)) do stage(fn) end
             stage(softmax.build(ctx))
             if problem.return_weights then stage(softmax.build_weights(ctx)) end
-            local functions <const> = context.build(ctx)
-            if functions[2] then phase:add(functions[1]) end
-            stage(functions[#functions])
+            local repair <const>, functions <const> = context.build(ctx)
+            if repair then phase:add(repair) end
+            for _, fn in ipairs(functions) do stage(fn) end
             if problem.padded_queries == "zero" and not problem.output_projection then
                 stage(context.build_clear(ctx))
             end

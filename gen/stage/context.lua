@@ -39,17 +39,17 @@ end
 
 -- ---- The exact path ------------------------------------------------------------------------
 
--- Runs build(body, key) for the allowed keys of the row, in order.
-local function each_allowed(block, ctx, build)
+-- Runs build(body, key) for the allowed keys in [from, to), in order.
+local function each_allowed(block, ctx, from, to, build)
     if ctx.straight then
         for key = 0, ctx.problem.kv_len - 1 do
-            block:when("lt", { ir.index(key), ctx.visible }, function(body)
+            block:when("lt", { ir.index(key), to }, function(body)
                 mask.allowed(body, ctx, ir.index(key), function(inner) build(inner,
                     ir.index(key)) end)
             end)
         end
     else
-        block:loop({ var = "key", from = 0, to = ctx.visible }, function(body, key)
+        block:loop({ var = "key", from = from, to = to }, function(body, key)
             mask.allowed(body, ctx, key, function(inner) build(inner, key) end)
         end)
     end
@@ -85,16 +85,33 @@ local function repair_row(ctx)
                         true) end)
                 end
             end
+            local function add_allowed(body, from, to, column)
+                each_allowed(body, ctx, from, to, function(inner, key)
+                    inner:let("vec", "p", "broadcast",
+                        ir.offset(ctx.weight_column, key * ctx.block.width))
+                    inner:let("vec", "value", "load",
+                        ir.offset(ctx.value_rows, key * value_row + column))
+                    inner:set("sum", "fma", "p", "value", "sum")
+                end)
+            end
+            -- in the order of the product: block by block
             local function weighted(body)
                 each_vector(body, function(inner, column, part)
                     inner:declare("vec", "sum", "zero")
-                    each_allowed(inner, ctx, function(deep, key)
-                        deep:let("vec", "p", "broadcast",
-                            ir.offset(ctx.weight_column, key * ctx.block.width))
-                        deep:let("vec", "value", "load",
-                            ir.offset(ctx.value_rows, key * value_row + column))
-                        deep:set("sum", "fma", "p", "value", "sum")
-                    end)
+                    if problem.kv_len <= tile.DEPTH_BLOCK then
+                        add_allowed(inner, ir.index(0), ctx.visible, column)
+                    else
+                        inner:declare("vec", "total", "zero")
+                        inner:loop({ var = "from", from = 0, to = ctx.visible,
+                            step = tile.DEPTH_BLOCK, below = true }, function(deep, from)
+                            local to <const> = deep:size("to", "min", from + tile.DEPTH_BLOCK,
+                                ctx.visible)
+                            deep:set("sum", "zero")
+                            add_allowed(deep, from, to, column)
+                            deep:set("total", "add", "total", "sum")
+                        end)
+                        inner:set("sum", "copy", "total")
+                    end
                     inner:let("vec", "inverse", "broadcast", ctx.inverse_sum)
                     inner:let("vec", "result", "mul", "sum", "inverse")
                     store(inner, column, "result", part)
@@ -106,7 +123,8 @@ local function repair_row(ctx)
                 return
             end
             block:declare("int", "allowed", "none")
-            each_allowed(block, ctx, function(body) body:set("allowed", "one") end)
+            each_allowed(block, ctx, ir.index(0), ctx.visible,
+                function(body) body:set("allowed", "one") end)
             block:when("true_", { "allowed" }, weighted, function(body)
                 each_vector(body, function(inner, column, part)
                     inner:declare("vec", "sum", "zero")
@@ -178,7 +196,7 @@ local function tile_depth(block, ctx, row0, rows)
     return ir.index(math.max(0, math.min(key_end, last + 1 + causal.positive - causal.negative)))
 end
 
--- Returns the context function and, where rows may need it, the repair function before it.
+-- Returns the repair function, or nil where no row may need it, and the list of context functions.
 function context.build(ctx)
     local attention <const>, lanes <const> = ctx.plan.attention, ctx.lanes
     local functions <const> = {}
@@ -190,68 +208,67 @@ function context.build(ctx)
             visible = ir.var("visible"),
         }, { __index = ctx })
         repair = repair_row(exact)
-        functions[1] = repair
     end
-    local columns <const> = value_columns(ctx)
-    functions[#functions + 1] = ir.func("context" .. ctx.suffix,
-        { ("Weighted values of %d queries, divided by the sums."):format(ctx.block.queries) },
-        ctx.parameters, function(block)
-            local function product(body, row0, rows, group, column)
-                local known
-                local depth = tile_depth(body, ctx, row0, rows)
-                known = ir.constant(depth)
-                local c <const> = tile.product(body, {
-                    title = ("%d queries x %d values"):format(rows, group.vectors * lanes),
-                    rows = rows, vectors = group.vectors, registers = ctx.plan.machine.registers,
-                    depth = known or depth, index = ir.index,
-                    unroll = ctx.straight and math.max(known, 1) or attention.context_unroll,
-                    a = function(k, r)
-                        return ir.offset(ctx.scores, k * ctx.block.width + row0 + r)
-                    end,
-                    b = function(k, v)
-                        return ir.offset(ctx.value_rows, k * ctx.plan.v.row + column + v * lanes)
-                    end,
-                })
-                local results <const> = {}
-                for r = 0, rows - 1 do
-                    results[r] = {}
-                    body:let("vec", "inverse" .. r, "broadcast", ir.offset(ctx.inverse_sums,
-                        row0 + r))
-                    for v = 0, group.vectors - 1 do
-                        local result <const> = body:let("vec", ("o%d_%d"):format(r, v), "mul",
-                            c[r][v],
-                            "inverse" .. r)
-                        results[r][v] = result
-                        local to <const> = ir.offset(ctx.out_rows,
-                            (row0 + r) * ctx.plan.out.row + column + v * lanes)
-                        if v == group.vectors - 1 and group.last_lanes < lanes then
-                            body:run("store_part", to, result, ir.index(group.last_lanes))
-                        else
-                            body:run("store", to, result)
-                        end
-                    end
-                end
-                if repair then
-                    check_tile(body, ctx, repair, row0, rows, results, group.vectors,
-                        group.last_lanes)
-                end
+    local function product(body, row0, rows, group, column)
+        local depth <const> = tile_depth(body, ctx, row0, rows)
+        local known <const> = ir.constant(depth)
+        local function lanes_of(v)
+            local partial <const> = v == group.vectors - 1 and group.last_lanes < lanes
+            return partial and ir.index(group.last_lanes) or nil
+        end
+        local out <const> = tile.carry(function(r, v)
+            return ir.offset(ctx.out_rows, (row0 + r) * ctx.plan.out.row + column + v * lanes)
+        end, lanes_of)
+        local c <const> = tile.product(body, {
+            title = ("%d queries x %d values"):format(rows, group.vectors * lanes),
+            rows = rows, vectors = group.vectors, registers = ctx.plan.machine.registers,
+            depth = known or depth, max_depth = ctx.problem.kv_len, index = ir.index,
+            unroll = ctx.straight and math.max(known, 1) or attention.context_unroll,
+            a = function(k, r)
+                return ir.offset(ctx.scores, k * ctx.block.width + row0 + r)
+            end,
+            b = function(k, v)
+                return ir.offset(ctx.value_rows, k * ctx.plan.v.row + column + v * lanes)
+            end,
+            carry = out,
+        })
+        local results <const> = {}
+        for r = 0, rows - 1 do
+            results[r] = {}
+            body:let("vec", "inverse" .. r, "broadcast", ir.offset(ctx.inverse_sums, row0 + r))
+            for v = 0, group.vectors - 1 do
+                results[r][v] = body:let("vec", ("o%d_%d"):format(r, v), "mul", c[r][v],
+                    "inverse" .. r)
+                out.store(body, results[r][v], r, v)
             end
-            local first = 0
-            for _, group in ipairs(ctx.block.row_groups) do
-                local base <const> = first
-                for _, column_group in ipairs(columns) do
-                    local width <const> = column_group.vectors * lanes
-                    block:each("columns", column_group.count, ctx.straight, function(body, c)
-                        body:each("tile", group.count, ctx.straight, function(inner, i)
-                            product(inner, i * group.size + base, group.size, column_group,
-                                c * width + column_group.first)
+        end
+        if repair then
+            check_tile(body, ctx, repair, row0, rows, results, group.vectors, group.last_lanes)
+        end
+    end
+    -- one function for each tile shape
+    local first = 0
+    for _, group in ipairs(ctx.block.row_groups) do
+        local base <const> = first
+        for i, columns in ipairs(value_columns(ctx)) do
+            local width <const> = columns.vectors * lanes
+            functions[#functions + 1] = ir.func(("context%s_%dx%d%s"):format(ctx.suffix, group.size,
+                columns.vectors, i > 1 and "_" .. i or ""),
+                { ("Weighted values of queries %d to %d, %d columns from %d, divided by the sums.")
+                    :format(base, base + group.count * group.size - 1, columns.count * width,
+                        columns.first) },
+                ctx.parameters, function(block)
+                    block:each("columns", columns.count, ctx.straight, function(body, c)
+                        body:each("tile", group.count, ctx.straight, function(inner, t)
+                            product(inner, t * group.size + base, group.size, columns,
+                                c * width + columns.first)
                         end)
                     end)
-                end
-                first = first + group.count * group.size
-            end
-        end)
-    return functions
+                end)
+        end
+        first = first + group.count * group.size
+    end
+    return repair, functions
 end
 
 -- Clears the output rows of padded queries (padded_queries = "zero" without an output projection).

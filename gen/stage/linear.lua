@@ -1,7 +1,8 @@
 -- A linear layer over packed weight panels, out = bias + in . W^T: what the projections and the
--- output projection have in common. In loops, one function computes one panel (a few vectors of
--- columns) for all rows; in straight-line code one function computes one tile of a panel. Equal
--- functions are shared, whichever matrix they serve.
+-- output projection have in common. One function computes a run of equal row tiles of one panel (a
+-- few vectors of columns), in straight-line code a single tile. Equal functions are shared,
+-- whichever
+-- matrix they serve.
 --
 -- Panel in memory: [bias row, if any][depth][vectors * lanes], 64-byte aligned.
 local ir <const> = require("gen.ir")
@@ -18,6 +19,12 @@ local function emit_tile(block, plan, projection, group, options, row, rows)
     local weights_at <const> = projection.bias and width or 0
     local from <const> = block:pointer("pointer", "in_rows",
         ir.mem("input", row * options.input_row))
+    local out <const> = tile.carry(function(r, v)
+        return ir.mem("out", (row + r) * options.output_row + group.vector_offsets[v + 1])
+    end, function(v)
+        local partial <const> = v == group.vectors - 1 and options.last_lanes < lanes
+        return partial and ir.index(options.last_lanes) or nil
+    end)
     local c <const> = tile.product(block, {
         title = ("%d rows x %d columns"):format(rows, width),
         rows = rows, vectors = group.vectors, registers = plan.machine.registers,
@@ -26,45 +33,22 @@ local function emit_tile(block, plan, projection, group, options, row, rows)
         b = function(k, v) return ir.mem("panel", k * width + v * lanes + weights_at) end,
         start = projection.bias
             and function(_, v) return "load", ir.mem("panel", v * lanes) end or nil,
+        carry = out,
     })
     for r = 0, rows - 1 do
-        for v = 0, group.vectors - 1 do
-            local to <const> = ir.mem("out",
-                (row + r) * options.output_row + group.vector_offsets[v + 1])
-            if v == group.vectors - 1 and options.last_lanes < lanes then
-                block:run("store_part", to, c[r][v], ir.index(options.last_lanes))
-            else
-                block:run("store", to, c[r][v])
-            end
-        end
+        for v = 0, group.vectors - 1 do out.store(block, c[r][v], r, v) end
     end
 end
 
--- All rows of one panel, as a function(input, panel, out).
-local function panel_function(plan, projection, group, options)
-    return ir.func(options.name,
-        { ("One panel of %d columns, all %d rows: out = %sin . panel."):format(
-            group.vectors * plan.machine.lanes, projection.rows,
-            projection.bias and "bias + " or "") },
-        parameters, function(block)
-            local first = 0
-            for _, row_group in ipairs(projection.row_groups) do
-                local base <const>, rows <const> = first, row_group.size
-                block:each("tile", row_group.count, false, function(body, i)
-                    emit_tile(body, plan, projection, group, options, i * rows + base, rows)
-                end)
-                first = first + row_group.count * rows
-            end
-        end)
-end
-
--- `rows` rows of one panel, as a function(input, panel, out).
-local function tile_function(plan, projection, group, options, rows)
-    return ir.func(("%s_%drows"):format(options.name, rows),
-        { ("%d rows of a panel of %d columns: out = %sin . panel."):format(rows,
+-- `count` tiles of `rows` rows of one panel, as a function(input, panel, out).
+local function rows_function(plan, projection, group, options, rows, count)
+    return ir.func(("%s_%dx%d"):format(options.name, rows, group.vectors),
+        { ("%d rows of one panel of %d columns: out = %sin . panel."):format(count * rows,
             group.vectors * plan.machine.lanes, projection.bias and "bias + " or "") },
         parameters, function(block)
-            emit_tile(block, plan, projection, group, options, ir.index(0), rows)
+            block:each("tile", count, false, function(body, i)
+                emit_tile(body, plan, projection, group, options, i * rows, rows)
+            end)
         end)
 end
 
@@ -87,37 +71,35 @@ function linear.build(phase, plan, projection, group, options)
         call(ir.mem("weights", panel * group.panel_floats + group.offset), out)
         if options.after then options.after(body, out) end
     end
-    if projection.straight then
-        local tiles <const>, row = {}, 0
-        for _, row_group in ipairs(projection.row_groups) do
-            local fn <const> = phase:share(
-                tile_function(plan, projection, group, options, row_group.size))
-            for _ = 1, row_group.count do
-                tiles[#tiles + 1] = { fn = fn, row = row }
-                row = row + row_group.size
+    -- equal row tiles: in a loop inside one function, or one call each
+    local calls <const>, row = {}, 0
+    for _, row_group in ipairs(projection.row_groups) do
+        local inside <const> = projection.straight and 1 or row_group.count
+        local fn <const> = phase:share(
+            rows_function(plan, projection, group, options, row_group.size, inside))
+        for _ = 1, row_group.count // inside do
+            calls[#calls + 1] = { fn = fn, row = row }
+            row = row + inside * row_group.size
+        end
+    end
+    local function call_panel(body, panel)
+        walk(body, panel, function(weights, out)
+            for _, one in ipairs(calls) do
+                body:call(one.fn, { panel = weights,
+                    input = ir.offset(options.input, one.row * options.input_row),
+                    out = ir.offset(out, one.row * options.output_row) })
             end
-        end
-        for i = 0, group.count - 1 do
-            walk(phase.body, ir.index(i), function(panel, out)
-                for _, one in ipairs(tiles) do
-                    phase.body:call(one.fn, { panel = panel,
-                        input = ir.offset(options.input, one.row * options.input_row),
-                        out = ir.offset(out, one.row * options.output_row) })
-                end
-            end)
-        end
+        end)
+    end
+    if projection.straight then
+        for i = 0, group.count - 1 do call_panel(phase.body, ir.index(i)) end
         return
     end
-    local fn <const> = phase:share(panel_function(plan, projection, group, options))
     phase.body:scope(function(body)
         local count <const> = ir.index(group.count)
         local first <const> = body:size("first", "share", count, "part", "parts")
         local last <const> = body:size("last", "share_end", count, "part", "parts")
-        body:loop({ var = "panel", from = first, to = last }, function(inner, panel)
-            walk(inner, panel, function(weights, out)
-                inner:call(fn, { input = options.input, panel = weights, out = out })
-            end)
-        end)
+        body:loop({ var = "panel", from = first, to = last }, call_panel)
     end)
 end
 

@@ -100,11 +100,16 @@ function scores.gather_mask(ctx)
         end)
 end
 
+-- ---- Tiles ---------------------------------------------------------------------------------
+
 -- One register tile: `rows` keys from `key0` against all queries of the block.
 local function score_tile(block, ctx, key0, rows, past_full)
     local attention <const>, vectors <const> = ctx.plan.attention, ctx.block.vectors
     local width <const>, key_row <const> = ctx.block.width, ctx.plan.k.row
     local from <const> = block:pointer("pointer", "keys", ir.offset(ctx.key_rows, key0 * key_row))
+    local out <const> = tile.carry(function(r, v)
+        return ir.offset(ctx.scores, (key0 + r) * width + v * ctx.lanes)
+    end)
     local c <const> = tile.product(block, {
         title = ("%d keys x %d queries%s"):format(rows, width,
             past_full and ctx.problem.key_range and ", not all visible" or ""),
@@ -112,90 +117,138 @@ local function score_tile(block, ctx, key0, rows, past_full)
         depth = ctx.problem.head_dim, unroll = attention.scores_unroll, index = ir.index,
         a = function(k, r) return ir.offset(from, k + r * key_row) end,
         b = function(k, v) return ir.offset(ctx.queries, k * width + v * ctx.lanes) end,
+        carry = out,
     })
     for r = 0, rows - 1 do
         local row <const> = mask.apply(block, ctx, key0 + r, r, c[r], past_full)
         for v = 0, vectors - 1 do
-            block:run("store", ir.offset(ctx.scores, (key0 + r) * width + v * ctx.lanes), row[v])
+            out.store(block, row[v], r, v)
             block:set("max" .. v, "max", "max" .. v, row[v])
         end
     end
 end
 
--- Tiles over a range known only at run time: whole tiles that every query sees, then masked ones.
-local function ranged_tiles(block, ctx)
-    local groups <const> = ctx.plan.attention.key_groups
-    local rows <const> = ctx.plan.attention.key_rows
-    local rest = groups[#groups].count == 1 and groups[#groups].size < rows and groups[#groups]
-        or nil
-    local whole_end <const> = ctx.problem.kv_len // rows * rows
-    if whole_end > 0 then
-        local open_end <const> = block:size("open_end", "round_down", ctx.key_full, ir.index(rows))
-        local masked_end <const> = block:size("masked_end", "min", ctx.key_end,
-            ir.index(whole_end))
-        for _, part in ipairs({ { 0, open_end, false }, { open_end, masked_end, true } }) do
-            block:loop({ var = "key", from = part[1], to = part[2], step = rows, below = true },
-                function(body, key) score_tile(body, ctx, key, rows, part[3]) end)
+-- A function around tiles of one shape: keeps the running maxima in registers meanwhile.
+local function tiles_function(ctx, name, comment, past_full, build)
+    return ir.func(name .. ctx.suffix, { comment }, ctx.parameters, function(block)
+        for v = 0, ctx.block.vectors - 1 do
+            block:declare("vec", "max" .. v, "load", ir.offset(ctx.maxima, v * ctx.lanes))
         end
-    end
-    if rest then
-        block:when("lt", { ir.index(whole_end), ctx.key_end }, function(body)
-            score_tile(body, ctx, ir.index(whole_end), rest.size, true)
-        end)
-    end
+        if mask.applies(ctx, past_full) then block:let("vec", "hidden", "minus_infinity") end
+        build(block)
+        for v = 0, ctx.block.vectors - 1 do
+            block:run("store", ir.offset(ctx.maxima, v * ctx.lanes), "max" .. v)
+        end
+    end)
 end
 
-local function fixed_tiles(block, ctx)
+-- Tiles over a range known only at run time: whole tiles that every query sees, then masked ones.
+local function ranged_tiles(ctx)
+    local functions <const> = {}
+    local groups <const> = ctx.plan.attention.key_groups
+    local rows <const> = ctx.plan.attention.key_rows
+    local last <const> = groups[#groups]
+    local whole_end <const> = ctx.problem.kv_len // rows * rows
+    local function loop(name, comment, past_full, bounds)
+        functions[#functions + 1] = tiles_function(ctx, name, comment, past_full, function(block)
+            local open_end <const> = block:size("open_end", "round_down", ctx.key_full,
+                ir.index(rows))
+            local from <const>, to <const> = bounds(block, open_end)
+            block:loop({ var = "key", from = from, to = to, step = rows, below = true },
+                function(body, key) score_tile(body, ctx, key, rows, past_full) end)
+        end)
+    end
+    if whole_end > 0 then
+        loop("scores_open", "Logits of keys that every query sees.", false,
+            function(_, open_end) return ir.index(0), open_end end)
+        loop("scores_masked", "Logits of keys that some query does not see.", true,
+            function(block, open_end)
+                return open_end, block:size("masked_end", "min", ctx.key_end, ir.index(whole_end))
+            end)
+    end
+    if last.size < rows or whole_end == 0 then
+        functions[#functions + 1] = tiles_function(ctx, "scores_rest",
+            ("Logits of the last %d keys, where some query sees them."):format(last.size), true,
+            function(block)
+                block:when("lt", { ir.index(whole_end), ctx.key_end }, function(body)
+                    score_tile(body, ctx, ir.index(whole_end), last.size, true)
+                end)
+            end)
+    end
+    return functions
+end
+
+-- Tiles whose place and visibility are known now.
+local function fixed_tiles(ctx)
+    local functions <const> = {}
     local full <const>, key_end <const> = ir.constant(ctx.key_full), ir.constant(ctx.key_end)
     local first = 0
     for _, group in ipairs(ctx.plan.attention.key_groups) do
-        local base <const> = first
-        if ctx.problem.key_range then
-            for i = 0, group.count - 1 do
-                local key0 <const> = base + i * group.size
-                local rows <const> = math.min(group.size, key_end - key0)
-                if rows > 0 then
-                    block:scope(function(body)
-                        score_tile(body, ctx, ir.index(key0), rows, key0 + rows > full)
-                    end)
-                end
-            end
-        else
-            block:each("tile", group.count, ctx.straight, function(body, i)
-                score_tile(body, ctx, i * group.size + base, group.size, false)
-            end)
+        local base <const>, size <const> = first, group.size
+        if base < key_end then
+            functions[#functions + 1] = tiles_function(ctx, ("scores_%dkeys"):format(size),
+                ("Logits of keys from %d on, in tiles of %d."):format(base, size), key_end > full,
+                function(block)
+                    if not ctx.problem.key_range then
+                        block:each("tile", group.count, ctx.straight, function(body, i)
+                            score_tile(body, ctx, i * size + base, size, false)
+                        end)
+                        return
+                    end
+                    for i = 0, group.count - 1 do
+                        local key0 <const> = base + i * size
+                        local rows <const> = math.min(size, key_end - key0)
+                        if rows > 0 then
+                            block:scope(function(body)
+                                score_tile(body, ctx, ir.index(key0), rows, key0 + rows > full)
+                            end)
+                        end
+                    end
+                end)
         end
-        first = first + group.count * group.size
+        first = first + group.count * size
     end
+    return functions
 end
 
--- scores[key][query] for the block's keys and maxima[query]: the reference maximum of each query, a
--- whole number so that later keys, other tiles or other paths scale by exact powers of the base.
-function scores.build(ctx)
-    local vectors <const> = ctx.block.vectors
-    return ir.func("scores" .. ctx.suffix,
-        { ("Logits of %d queries, [key][query], and the reference maximum of each."):format(
-            ctx.block.queries) },
-        ctx.parameters, function(block)
-            for v = 0, vectors - 1 do block:declare("vec", "max" .. v, "minus_infinity") end
-            if mask.applies(ctx, true) then block:let("vec", "hidden", "minus_infinity") end
-            if ctx.plan.attention.range_loops then
-                ranged_tiles(block, ctx)
-            else
-                fixed_tiles(block, ctx)
+-- ---- The stage -----------------------------------------------------------------------------
+
+-- maxima[query] before any key.
+function scores.start(ctx)
+    return ir.func("start_maxima" .. ctx.suffix, { "No key seen yet." }, ctx.parameters,
+        function(block)
+            block:let("vec", "nothing", "minus_infinity")
+            for v = 0, ctx.block.vectors - 1 do
+                block:run("store", ir.offset(ctx.maxima, v * ctx.lanes), "nothing")
             end
-            for v = 0, vectors - 1 do
+        end)
+end
+
+-- Functions that fill scores[key][query] for the block's keys and maxima[query], the last of which
+-- turns each maximum into a reference: a whole number, so that later keys, other tiles or other
+-- paths
+-- scale by exact powers of the base.
+function scores.build(ctx)
+    local functions <const> = ctx.plan.attention.range_loops and ranged_tiles(ctx)
+        or fixed_tiles(ctx)
+    functions[#functions + 1] = ir.func("finish_maxima" .. ctx.suffix,
+        { "Reference of each query: its maximum, rounded up to a whole number." },
+        ctx.parameters, function(block)
+            for v = 0, ctx.block.vectors - 1 do
+                local at <const> = ir.offset(ctx.maxima, v * ctx.lanes)
+                block:let("vec", "max" .. v, "load", at)
                 local whole = block:let("vec", "whole" .. v, "ceil", "max" .. v)
                 if ctx.problem.masked then
-                    -- nothing seen yet: any finite reference keeps -inf - reference at -inf
+                    -- nothing seen: any finite reference keeps -inf - reference at -inf
                     block:let("mask", "seen" .. v, "lanes_allowed", "max" .. v)
                     block:let("vec", "nothing" .. v, "zero")
                     whole = block:let("vec", "reference" .. v, "select", "seen" .. v, whole,
                         "nothing" .. v)
                 end
-                block:run("store", ir.offset(ctx.maxima, v * ctx.lanes), whole)
+                block:run("store", at, whole)
             end
         end)
+    return functions
 end
 
 return scores
