@@ -118,8 +118,8 @@ static inline float32x4_t vec_exp2(float32x4_t x)
 
 /* ---- Projections: q, k, v = x . W^T + b ------------------------------------------------------ */
 
-/* One panel of 16 columns, all 32 rows: out = bias + in . panel. */
-static void project_16_biased(const float *restrict input, const float *restrict panel,
+/* 12 rows of one panel of 16 columns: out = bias + in . panel. */
+static void project_16_biased_6x4(const float *restrict input, const float *restrict panel,
     float *restrict out)
 {
     for (size_t tile = 0; tile < 2; tile++) {
@@ -210,8 +210,14 @@ static void project_16_biased(const float *restrict input, const float *restrict
         vst1q_f32(out + 96 * tile + 88, c5_2);
         vst1q_f32(out + 96 * tile + 92, c5_3);
     }
+}
+
+/* 20 rows of one panel of 16 columns: out = bias + in . panel. */
+static void project_16_biased_5x4(const float *restrict input, const float *restrict panel,
+    float *restrict out)
+{
     for (size_t tile = 0; tile < 4; tile++) {
-        const float *in_rows = input + 320 * tile + 768;
+        const float *in_rows = input + 320 * tile;
         /* 5 rows x 16 columns */
         float32x4_t c0_0 = vld1q_f32(panel);
         float32x4_t c0_1 = vld1q_f32(panel + 4);
@@ -264,31 +270,31 @@ static void project_16_biased(const float *restrict input, const float *restrict
             c4_2 = vfmaq_f32(c4_2, a4, b2);
             c4_3 = vfmaq_f32(c4_3, a4, b3);
         }
-        vst1q_f32(out + 80 * tile + 192, c0_0);
-        vst1q_f32(out + 80 * tile + 196, c0_1);
-        vst1q_f32(out + 80 * tile + 200, c0_2);
-        vst1q_f32(out + 80 * tile + 204, c0_3);
-        vst1q_f32(out + 80 * tile + 208, c1_0);
-        vst1q_f32(out + 80 * tile + 212, c1_1);
-        vst1q_f32(out + 80 * tile + 216, c1_2);
-        vst1q_f32(out + 80 * tile + 220, c1_3);
-        vst1q_f32(out + 80 * tile + 224, c2_0);
-        vst1q_f32(out + 80 * tile + 228, c2_1);
-        vst1q_f32(out + 80 * tile + 232, c2_2);
-        vst1q_f32(out + 80 * tile + 236, c2_3);
-        vst1q_f32(out + 80 * tile + 240, c3_0);
-        vst1q_f32(out + 80 * tile + 244, c3_1);
-        vst1q_f32(out + 80 * tile + 248, c3_2);
-        vst1q_f32(out + 80 * tile + 252, c3_3);
-        vst1q_f32(out + 80 * tile + 256, c4_0);
-        vst1q_f32(out + 80 * tile + 260, c4_1);
-        vst1q_f32(out + 80 * tile + 264, c4_2);
-        vst1q_f32(out + 80 * tile + 268, c4_3);
+        vst1q_f32(out + 80 * tile, c0_0);
+        vst1q_f32(out + 80 * tile + 4, c0_1);
+        vst1q_f32(out + 80 * tile + 8, c0_2);
+        vst1q_f32(out + 80 * tile + 12, c0_3);
+        vst1q_f32(out + 80 * tile + 16, c1_0);
+        vst1q_f32(out + 80 * tile + 20, c1_1);
+        vst1q_f32(out + 80 * tile + 24, c1_2);
+        vst1q_f32(out + 80 * tile + 28, c1_3);
+        vst1q_f32(out + 80 * tile + 32, c2_0);
+        vst1q_f32(out + 80 * tile + 36, c2_1);
+        vst1q_f32(out + 80 * tile + 40, c2_2);
+        vst1q_f32(out + 80 * tile + 44, c2_3);
+        vst1q_f32(out + 80 * tile + 48, c3_0);
+        vst1q_f32(out + 80 * tile + 52, c3_1);
+        vst1q_f32(out + 80 * tile + 56, c3_2);
+        vst1q_f32(out + 80 * tile + 60, c3_3);
+        vst1q_f32(out + 80 * tile + 64, c4_0);
+        vst1q_f32(out + 80 * tile + 68, c4_1);
+        vst1q_f32(out + 80 * tile + 72, c4_2);
+        vst1q_f32(out + 80 * tile + 76, c4_3);
     }
 }
 
-/* One panel of 16 columns, all 32 rows: out = in . panel. */
-static void project_16(const float *restrict input, const float *restrict panel,
+/* 12 rows of one panel of 16 columns: out = in . panel. */
+static void project_16_6x4(const float *restrict input, const float *restrict panel,
     float *restrict out)
 {
     for (size_t tile = 0; tile < 2; tile++) {
@@ -379,8 +385,14 @@ static void project_16(const float *restrict input, const float *restrict panel,
         vst1q_f32(out + 96 * tile + 88, c5_2);
         vst1q_f32(out + 96 * tile + 92, c5_3);
     }
+}
+
+/* 20 rows of one panel of 16 columns: out = in . panel. */
+static void project_16_5x4(const float *restrict input, const float *restrict panel,
+    float *restrict out)
+{
     for (size_t tile = 0; tile < 4; tile++) {
-        const float *in_rows = input + 320 * tile + 768;
+        const float *in_rows = input + 320 * tile;
         /* 5 rows x 16 columns */
         float32x4_t c0_0 = vdupq_n_f32(0.0f);
         float32x4_t c0_1 = vdupq_n_f32(0.0f);
@@ -433,26 +445,26 @@ static void project_16(const float *restrict input, const float *restrict panel,
             c4_2 = vfmaq_f32(c4_2, a4, b2);
             c4_3 = vfmaq_f32(c4_3, a4, b3);
         }
-        vst1q_f32(out + 80 * tile + 192, c0_0);
-        vst1q_f32(out + 80 * tile + 196, c0_1);
-        vst1q_f32(out + 80 * tile + 200, c0_2);
-        vst1q_f32(out + 80 * tile + 204, c0_3);
-        vst1q_f32(out + 80 * tile + 208, c1_0);
-        vst1q_f32(out + 80 * tile + 212, c1_1);
-        vst1q_f32(out + 80 * tile + 216, c1_2);
-        vst1q_f32(out + 80 * tile + 220, c1_3);
-        vst1q_f32(out + 80 * tile + 224, c2_0);
-        vst1q_f32(out + 80 * tile + 228, c2_1);
-        vst1q_f32(out + 80 * tile + 232, c2_2);
-        vst1q_f32(out + 80 * tile + 236, c2_3);
-        vst1q_f32(out + 80 * tile + 240, c3_0);
-        vst1q_f32(out + 80 * tile + 244, c3_1);
-        vst1q_f32(out + 80 * tile + 248, c3_2);
-        vst1q_f32(out + 80 * tile + 252, c3_3);
-        vst1q_f32(out + 80 * tile + 256, c4_0);
-        vst1q_f32(out + 80 * tile + 260, c4_1);
-        vst1q_f32(out + 80 * tile + 264, c4_2);
-        vst1q_f32(out + 80 * tile + 268, c4_3);
+        vst1q_f32(out + 80 * tile, c0_0);
+        vst1q_f32(out + 80 * tile + 4, c0_1);
+        vst1q_f32(out + 80 * tile + 8, c0_2);
+        vst1q_f32(out + 80 * tile + 12, c0_3);
+        vst1q_f32(out + 80 * tile + 16, c1_0);
+        vst1q_f32(out + 80 * tile + 20, c1_1);
+        vst1q_f32(out + 80 * tile + 24, c1_2);
+        vst1q_f32(out + 80 * tile + 28, c1_3);
+        vst1q_f32(out + 80 * tile + 32, c2_0);
+        vst1q_f32(out + 80 * tile + 36, c2_1);
+        vst1q_f32(out + 80 * tile + 40, c2_2);
+        vst1q_f32(out + 80 * tile + 44, c2_3);
+        vst1q_f32(out + 80 * tile + 48, c3_0);
+        vst1q_f32(out + 80 * tile + 52, c3_1);
+        vst1q_f32(out + 80 * tile + 56, c3_2);
+        vst1q_f32(out + 80 * tile + 60, c3_3);
+        vst1q_f32(out + 80 * tile + 64, c4_0);
+        vst1q_f32(out + 80 * tile + 68, c4_1);
+        vst1q_f32(out + 80 * tile + 72, c4_2);
+        vst1q_f32(out + 80 * tile + 76, c4_3);
     }
 }
 
@@ -470,7 +482,8 @@ static void phase_project(const float *restrict weights, const attn_args *restri
         const size_t last = 4 * (part + 1) / parts;
         for (size_t panel = first; panel < last; panel++) {
             const size_t block = panel / 1;
-            project_16_biased(x, weights + 1040 * panel, ws_q + 512 * block);
+            project_16_biased_6x4(x, weights + 1040 * panel, ws_q + 512 * block);
+            project_16_biased_5x4(x + 768, weights + 1040 * panel, ws_q + 512 * block + 192);
         }
     }
     /* keys */
@@ -479,7 +492,8 @@ static void phase_project(const float *restrict weights, const attn_args *restri
         const size_t last = 4 * (part + 1) / parts;
         for (size_t panel = first; panel < last; panel++) {
             const size_t block = panel / 1;
-            project_16(x, weights + 1024 * panel + 4160, ws_k + 512 * block);
+            project_16_6x4(x, weights + 1024 * panel + 4160, ws_k + 512 * block);
+            project_16_5x4(x + 768, weights + 1024 * panel + 4160, ws_k + 512 * block + 192);
         }
     }
     /* values */
@@ -488,7 +502,8 @@ static void phase_project(const float *restrict weights, const attn_args *restri
         const size_t last = 4 * (part + 1) / parts;
         for (size_t panel = first; panel < last; panel++) {
             const size_t block = panel / 1;
-            project_16(x, weights + 1024 * panel + 8256, ws_v + 512 * block);
+            project_16_6x4(x, weights + 1024 * panel + 8256, ws_v + 512 * block);
+            project_16_5x4(x + 768, weights + 1024 * panel + 8256, ws_v + 512 * block + 192);
         }
     }
 }
@@ -506,17 +521,25 @@ static void gather_queries_16(const float *restrict query_rows, float *restrict 
     }
 }
 
-/* Logits of 16 queries, [key][query], and the reference maximum of each. */
-static void scores_16(const float *restrict key_rows, float *restrict queries,
-    float *restrict scores, float *restrict maxima, size_t query0, size_t key_full, size_t key_end)
+/* No key seen yet. */
+static void start_maxima_16(float *restrict maxima)
 {
-    float32x4_t max0 = vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u));
-    float32x4_t max1 = vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u));
-    float32x4_t max2 = vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u));
-    float32x4_t max3 = vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u));
-    const float32x4_t hidden = vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u));
+    const float32x4_t nothing = vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u));
+    vst1q_f32(maxima, nothing);
+    vst1q_f32(maxima + 4, nothing);
+    vst1q_f32(maxima + 8, nothing);
+    vst1q_f32(maxima + 12, nothing);
+}
+
+/* Logits of keys that every query sees. */
+static void scores_open_16(const float *restrict key_rows, float *restrict queries,
+    float *restrict scores, float *restrict maxima, size_t key_full)
+{
+    float32x4_t max0 = vld1q_f32(maxima);
+    float32x4_t max1 = vld1q_f32(maxima + 4);
+    float32x4_t max2 = vld1q_f32(maxima + 8);
+    float32x4_t max3 = vld1q_f32(maxima + 12);
     const size_t open_end = key_full / 6 * 6;
-    const size_t masked_end = key_end < 30 ? key_end : 30;
     for (size_t key = 0; key < open_end; key += 6) {
         const float *keys = key_rows + 16 * key;
         /* 6 keys x 16 queries */
@@ -629,6 +652,23 @@ static void scores_16(const float *restrict key_rows, float *restrict queries,
         vst1q_f32(scores + 16 * key + 92, c5_3);
         max3 = vmaxq_f32(max3, c5_3);
     }
+    vst1q_f32(maxima, max0);
+    vst1q_f32(maxima + 4, max1);
+    vst1q_f32(maxima + 8, max2);
+    vst1q_f32(maxima + 12, max3);
+}
+
+/* Logits of keys that some query does not see. */
+static void scores_masked_16(const float *restrict key_rows, float *restrict queries,
+    float *restrict scores, float *restrict maxima, size_t query0, size_t key_full, size_t key_end)
+{
+    float32x4_t max0 = vld1q_f32(maxima);
+    float32x4_t max1 = vld1q_f32(maxima + 4);
+    float32x4_t max2 = vld1q_f32(maxima + 8);
+    float32x4_t max3 = vld1q_f32(maxima + 12);
+    const float32x4_t hidden = vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u));
+    const size_t open_end = key_full / 6 * 6;
+    const size_t masked_end = key_end < 30 ? key_end : 30;
     for (size_t key = open_end; key < masked_end; key += 6) {
         const float *keys = key_rows + 16 * key;
         /* 6 keys x 16 queries, not all visible */
@@ -813,6 +853,21 @@ static void scores_16(const float *restrict key_rows, float *restrict queries,
         vst1q_f32(scores + 16 * key + 92, s5_3);
         max3 = vmaxq_f32(max3, s5_3);
     }
+    vst1q_f32(maxima, max0);
+    vst1q_f32(maxima + 4, max1);
+    vst1q_f32(maxima + 8, max2);
+    vst1q_f32(maxima + 12, max3);
+}
+
+/* Logits of the last 2 keys, where some query sees them. */
+static void scores_rest_16(const float *restrict key_rows, float *restrict queries,
+    float *restrict scores, float *restrict maxima, size_t query0, size_t key_end)
+{
+    float32x4_t max0 = vld1q_f32(maxima);
+    float32x4_t max1 = vld1q_f32(maxima + 4);
+    float32x4_t max2 = vld1q_f32(maxima + 8);
+    float32x4_t max3 = vld1q_f32(maxima + 12);
+    const float32x4_t hidden = vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u));
     if (30 < key_end) {
         /* 2 keys x 16 queries, not all visible */
         float32x4_t c0_0 = vdupq_n_f32(0.0f);
@@ -880,24 +935,37 @@ static void scores_16(const float *restrict key_rows, float *restrict queries,
         vst1q_f32(scores + 508, s1_3);
         max3 = vmaxq_f32(max3, s1_3);
     }
+    vst1q_f32(maxima, max0);
+    vst1q_f32(maxima + 4, max1);
+    vst1q_f32(maxima + 8, max2);
+    vst1q_f32(maxima + 12, max3);
+}
+
+/* Reference of each query: its maximum, rounded up to a whole number. */
+static void finish_maxima_16(float *restrict maxima)
+{
+    const float32x4_t max0 = vld1q_f32(maxima);
     const float32x4_t whole0 = vrndpq_f32(max0);
     const uint32x4_t seen0 = vmvnq_u32(vceqq_f32(max0,
         vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u))));
     const float32x4_t nothing0 = vdupq_n_f32(0.0f);
     const float32x4_t reference0 = vbslq_f32(seen0, whole0, nothing0);
     vst1q_f32(maxima, reference0);
+    const float32x4_t max1 = vld1q_f32(maxima + 4);
     const float32x4_t whole1 = vrndpq_f32(max1);
     const uint32x4_t seen1 = vmvnq_u32(vceqq_f32(max1,
         vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u))));
     const float32x4_t nothing1 = vdupq_n_f32(0.0f);
     const float32x4_t reference1 = vbslq_f32(seen1, whole1, nothing1);
     vst1q_f32(maxima + 4, reference1);
+    const float32x4_t max2 = vld1q_f32(maxima + 8);
     const float32x4_t whole2 = vrndpq_f32(max2);
     const uint32x4_t seen2 = vmvnq_u32(vceqq_f32(max2,
         vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u))));
     const float32x4_t nothing2 = vdupq_n_f32(0.0f);
     const float32x4_t reference2 = vbslq_f32(seen2, whole2, nothing2);
     vst1q_f32(maxima + 8, reference2);
+    const float32x4_t max3 = vld1q_f32(maxima + 12);
     const float32x4_t whole3 = vrndpq_f32(max3);
     const uint32x4_t seen3 = vmvnq_u32(vceqq_f32(max3,
         vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u))));
@@ -994,13 +1062,167 @@ static void repair_row_16(const float *restrict value_rows, const float *restric
     }
 }
 
-/* Weighted values of 16 queries, divided by the sums. */
-static void context_16(const float *restrict value_rows, float *restrict out_rows,
+/* Weighted values of queries 0 to 5, 16 columns from 0, divided by the sums. */
+static void context_16_6x4(const float *restrict value_rows, float *restrict out_rows,
     float *restrict scores, float *restrict inverse_sums, size_t query0)
 {
-    {
-        const size_t depth = (query0 + 6) < 32 ? (query0 + 6) : 32;
-        /* 6 queries x 16 values */
+    const size_t depth = (query0 + 6) < 32 ? (query0 + 6) : 32;
+    /* 6 queries x 16 values */
+    float32x4_t c0_0 = vdupq_n_f32(0.0f);
+    float32x4_t c0_1 = vdupq_n_f32(0.0f);
+    float32x4_t c0_2 = vdupq_n_f32(0.0f);
+    float32x4_t c0_3 = vdupq_n_f32(0.0f);
+    float32x4_t c1_0 = vdupq_n_f32(0.0f);
+    float32x4_t c1_1 = vdupq_n_f32(0.0f);
+    float32x4_t c1_2 = vdupq_n_f32(0.0f);
+    float32x4_t c1_3 = vdupq_n_f32(0.0f);
+    float32x4_t c2_0 = vdupq_n_f32(0.0f);
+    float32x4_t c2_1 = vdupq_n_f32(0.0f);
+    float32x4_t c2_2 = vdupq_n_f32(0.0f);
+    float32x4_t c2_3 = vdupq_n_f32(0.0f);
+    float32x4_t c3_0 = vdupq_n_f32(0.0f);
+    float32x4_t c3_1 = vdupq_n_f32(0.0f);
+    float32x4_t c3_2 = vdupq_n_f32(0.0f);
+    float32x4_t c3_3 = vdupq_n_f32(0.0f);
+    float32x4_t c4_0 = vdupq_n_f32(0.0f);
+    float32x4_t c4_1 = vdupq_n_f32(0.0f);
+    float32x4_t c4_2 = vdupq_n_f32(0.0f);
+    float32x4_t c4_3 = vdupq_n_f32(0.0f);
+    float32x4_t c5_0 = vdupq_n_f32(0.0f);
+    float32x4_t c5_1 = vdupq_n_f32(0.0f);
+    float32x4_t c5_2 = vdupq_n_f32(0.0f);
+    float32x4_t c5_3 = vdupq_n_f32(0.0f);
+    for (size_t k = 0; k < depth; k++) {
+        const float32x4_t b0 = vld1q_f32(value_rows + 16 * k);
+        const float32x4_t b1 = vld1q_f32(value_rows + 16 * k + 4);
+        const float32x4_t b2 = vld1q_f32(value_rows + 16 * k + 8);
+        const float32x4_t b3 = vld1q_f32(value_rows + 16 * k + 12);
+        const float32x4_t a0 = vld1q_dup_f32(scores + 16 * k);
+        c0_0 = vfmaq_f32(c0_0, a0, b0);
+        c0_1 = vfmaq_f32(c0_1, a0, b1);
+        c0_2 = vfmaq_f32(c0_2, a0, b2);
+        c0_3 = vfmaq_f32(c0_3, a0, b3);
+        const float32x4_t a1 = vld1q_dup_f32(scores + 16 * k + 1);
+        c1_0 = vfmaq_f32(c1_0, a1, b0);
+        c1_1 = vfmaq_f32(c1_1, a1, b1);
+        c1_2 = vfmaq_f32(c1_2, a1, b2);
+        c1_3 = vfmaq_f32(c1_3, a1, b3);
+        const float32x4_t a2 = vld1q_dup_f32(scores + 16 * k + 2);
+        c2_0 = vfmaq_f32(c2_0, a2, b0);
+        c2_1 = vfmaq_f32(c2_1, a2, b1);
+        c2_2 = vfmaq_f32(c2_2, a2, b2);
+        c2_3 = vfmaq_f32(c2_3, a2, b3);
+        const float32x4_t a3 = vld1q_dup_f32(scores + 16 * k + 3);
+        c3_0 = vfmaq_f32(c3_0, a3, b0);
+        c3_1 = vfmaq_f32(c3_1, a3, b1);
+        c3_2 = vfmaq_f32(c3_2, a3, b2);
+        c3_3 = vfmaq_f32(c3_3, a3, b3);
+        const float32x4_t a4 = vld1q_dup_f32(scores + 16 * k + 4);
+        c4_0 = vfmaq_f32(c4_0, a4, b0);
+        c4_1 = vfmaq_f32(c4_1, a4, b1);
+        c4_2 = vfmaq_f32(c4_2, a4, b2);
+        c4_3 = vfmaq_f32(c4_3, a4, b3);
+        const float32x4_t a5 = vld1q_dup_f32(scores + 16 * k + 5);
+        c5_0 = vfmaq_f32(c5_0, a5, b0);
+        c5_1 = vfmaq_f32(c5_1, a5, b1);
+        c5_2 = vfmaq_f32(c5_2, a5, b2);
+        c5_3 = vfmaq_f32(c5_3, a5, b3);
+    }
+    const float32x4_t inverse0 = vld1q_dup_f32(inverse_sums);
+    const float32x4_t o0_0 = vmulq_f32(c0_0, inverse0);
+    vst1q_f32(out_rows, o0_0);
+    const float32x4_t o0_1 = vmulq_f32(c0_1, inverse0);
+    vst1q_f32(out_rows + 4, o0_1);
+    const float32x4_t o0_2 = vmulq_f32(c0_2, inverse0);
+    vst1q_f32(out_rows + 8, o0_2);
+    const float32x4_t o0_3 = vmulq_f32(c0_3, inverse0);
+    vst1q_f32(out_rows + 12, o0_3);
+    const float32x4_t inverse1 = vld1q_dup_f32(inverse_sums + 1);
+    const float32x4_t o1_0 = vmulq_f32(c1_0, inverse1);
+    vst1q_f32(out_rows + 64, o1_0);
+    const float32x4_t o1_1 = vmulq_f32(c1_1, inverse1);
+    vst1q_f32(out_rows + 68, o1_1);
+    const float32x4_t o1_2 = vmulq_f32(c1_2, inverse1);
+    vst1q_f32(out_rows + 72, o1_2);
+    const float32x4_t o1_3 = vmulq_f32(c1_3, inverse1);
+    vst1q_f32(out_rows + 76, o1_3);
+    const float32x4_t inverse2 = vld1q_dup_f32(inverse_sums + 2);
+    const float32x4_t o2_0 = vmulq_f32(c2_0, inverse2);
+    vst1q_f32(out_rows + 128, o2_0);
+    const float32x4_t o2_1 = vmulq_f32(c2_1, inverse2);
+    vst1q_f32(out_rows + 132, o2_1);
+    const float32x4_t o2_2 = vmulq_f32(c2_2, inverse2);
+    vst1q_f32(out_rows + 136, o2_2);
+    const float32x4_t o2_3 = vmulq_f32(c2_3, inverse2);
+    vst1q_f32(out_rows + 140, o2_3);
+    const float32x4_t inverse3 = vld1q_dup_f32(inverse_sums + 3);
+    const float32x4_t o3_0 = vmulq_f32(c3_0, inverse3);
+    vst1q_f32(out_rows + 192, o3_0);
+    const float32x4_t o3_1 = vmulq_f32(c3_1, inverse3);
+    vst1q_f32(out_rows + 196, o3_1);
+    const float32x4_t o3_2 = vmulq_f32(c3_2, inverse3);
+    vst1q_f32(out_rows + 200, o3_2);
+    const float32x4_t o3_3 = vmulq_f32(c3_3, inverse3);
+    vst1q_f32(out_rows + 204, o3_3);
+    const float32x4_t inverse4 = vld1q_dup_f32(inverse_sums + 4);
+    const float32x4_t o4_0 = vmulq_f32(c4_0, inverse4);
+    vst1q_f32(out_rows + 256, o4_0);
+    const float32x4_t o4_1 = vmulq_f32(c4_1, inverse4);
+    vst1q_f32(out_rows + 260, o4_1);
+    const float32x4_t o4_2 = vmulq_f32(c4_2, inverse4);
+    vst1q_f32(out_rows + 264, o4_2);
+    const float32x4_t o4_3 = vmulq_f32(c4_3, inverse4);
+    vst1q_f32(out_rows + 268, o4_3);
+    const float32x4_t inverse5 = vld1q_dup_f32(inverse_sums + 5);
+    const float32x4_t o5_0 = vmulq_f32(c5_0, inverse5);
+    vst1q_f32(out_rows + 320, o5_0);
+    const float32x4_t o5_1 = vmulq_f32(c5_1, inverse5);
+    vst1q_f32(out_rows + 324, o5_1);
+    const float32x4_t o5_2 = vmulq_f32(c5_2, inverse5);
+    vst1q_f32(out_rows + 328, o5_2);
+    const float32x4_t o5_3 = vmulq_f32(c5_3, inverse5);
+    vst1q_f32(out_rows + 332, o5_3);
+    float32x4_t total = o0_0;
+    total = vaddq_f32(total, o0_1);
+    total = vaddq_f32(total, o0_2);
+    total = vaddq_f32(total, o0_3);
+    total = vaddq_f32(total, o1_0);
+    total = vaddq_f32(total, o1_1);
+    total = vaddq_f32(total, o1_2);
+    total = vaddq_f32(total, o1_3);
+    total = vaddq_f32(total, o2_0);
+    total = vaddq_f32(total, o2_1);
+    total = vaddq_f32(total, o2_2);
+    total = vaddq_f32(total, o2_3);
+    total = vaddq_f32(total, o3_0);
+    total = vaddq_f32(total, o3_1);
+    total = vaddq_f32(total, o3_2);
+    total = vaddq_f32(total, o3_3);
+    total = vaddq_f32(total, o4_0);
+    total = vaddq_f32(total, o4_1);
+    total = vaddq_f32(total, o4_2);
+    total = vaddq_f32(total, o4_3);
+    total = vaddq_f32(total, o5_0);
+    total = vaddq_f32(total, o5_1);
+    total = vaddq_f32(total, o5_2);
+    total = vaddq_f32(total, o5_3);
+    const int found = (vminvq_u32(vceqq_f32(total, total)) == 0);
+    if (found) {
+        for (size_t repaired = 0; repaired < 6; repaired++) {
+            const size_t visible = (query0 + repaired + 1) < 32 ? (query0 + repaired + 1) : 32;
+            repair_row_16(value_rows, scores + repaired, inverse_sums + repaired,
+                out_rows + 64 * repaired, visible);
+        }
+    }
+}
+
+/* Weighted values of queries 6 to 15, 16 columns from 0, divided by the sums. */
+static void context_16_5x4(const float *restrict value_rows, float *restrict out_rows,
+    float *restrict scores, float *restrict inverse_sums, size_t query0)
+{
+    for (size_t tile = 0; tile < 2; tile++) {
+        const size_t depth = (query0 + 5 * tile + 11) < 32 ? (query0 + 5 * tile + 11) : 32;
+        /* 5 queries x 16 values */
         float32x4_t c0_0 = vdupq_n_f32(0.0f);
         float32x4_t c0_1 = vdupq_n_f32(0.0f);
         float32x4_t c0_2 = vdupq_n_f32(0.0f);
@@ -1021,100 +1243,82 @@ static void context_16(const float *restrict value_rows, float *restrict out_row
         float32x4_t c4_1 = vdupq_n_f32(0.0f);
         float32x4_t c4_2 = vdupq_n_f32(0.0f);
         float32x4_t c4_3 = vdupq_n_f32(0.0f);
-        float32x4_t c5_0 = vdupq_n_f32(0.0f);
-        float32x4_t c5_1 = vdupq_n_f32(0.0f);
-        float32x4_t c5_2 = vdupq_n_f32(0.0f);
-        float32x4_t c5_3 = vdupq_n_f32(0.0f);
         for (size_t k = 0; k < depth; k++) {
             const float32x4_t b0 = vld1q_f32(value_rows + 16 * k);
             const float32x4_t b1 = vld1q_f32(value_rows + 16 * k + 4);
             const float32x4_t b2 = vld1q_f32(value_rows + 16 * k + 8);
             const float32x4_t b3 = vld1q_f32(value_rows + 16 * k + 12);
-            const float32x4_t a0 = vld1q_dup_f32(scores + 16 * k);
+            const float32x4_t a0 = vld1q_dup_f32(scores + 16 * k + 5 * tile + 6);
             c0_0 = vfmaq_f32(c0_0, a0, b0);
             c0_1 = vfmaq_f32(c0_1, a0, b1);
             c0_2 = vfmaq_f32(c0_2, a0, b2);
             c0_3 = vfmaq_f32(c0_3, a0, b3);
-            const float32x4_t a1 = vld1q_dup_f32(scores + 16 * k + 1);
+            const float32x4_t a1 = vld1q_dup_f32(scores + 16 * k + 5 * tile + 7);
             c1_0 = vfmaq_f32(c1_0, a1, b0);
             c1_1 = vfmaq_f32(c1_1, a1, b1);
             c1_2 = vfmaq_f32(c1_2, a1, b2);
             c1_3 = vfmaq_f32(c1_3, a1, b3);
-            const float32x4_t a2 = vld1q_dup_f32(scores + 16 * k + 2);
+            const float32x4_t a2 = vld1q_dup_f32(scores + 16 * k + 5 * tile + 8);
             c2_0 = vfmaq_f32(c2_0, a2, b0);
             c2_1 = vfmaq_f32(c2_1, a2, b1);
             c2_2 = vfmaq_f32(c2_2, a2, b2);
             c2_3 = vfmaq_f32(c2_3, a2, b3);
-            const float32x4_t a3 = vld1q_dup_f32(scores + 16 * k + 3);
+            const float32x4_t a3 = vld1q_dup_f32(scores + 16 * k + 5 * tile + 9);
             c3_0 = vfmaq_f32(c3_0, a3, b0);
             c3_1 = vfmaq_f32(c3_1, a3, b1);
             c3_2 = vfmaq_f32(c3_2, a3, b2);
             c3_3 = vfmaq_f32(c3_3, a3, b3);
-            const float32x4_t a4 = vld1q_dup_f32(scores + 16 * k + 4);
+            const float32x4_t a4 = vld1q_dup_f32(scores + 16 * k + 5 * tile + 10);
             c4_0 = vfmaq_f32(c4_0, a4, b0);
             c4_1 = vfmaq_f32(c4_1, a4, b1);
             c4_2 = vfmaq_f32(c4_2, a4, b2);
             c4_3 = vfmaq_f32(c4_3, a4, b3);
-            const float32x4_t a5 = vld1q_dup_f32(scores + 16 * k + 5);
-            c5_0 = vfmaq_f32(c5_0, a5, b0);
-            c5_1 = vfmaq_f32(c5_1, a5, b1);
-            c5_2 = vfmaq_f32(c5_2, a5, b2);
-            c5_3 = vfmaq_f32(c5_3, a5, b3);
         }
-        const float32x4_t inverse0 = vld1q_dup_f32(inverse_sums);
+        const float32x4_t inverse0 = vld1q_dup_f32(inverse_sums + 5 * tile + 6);
         const float32x4_t o0_0 = vmulq_f32(c0_0, inverse0);
-        vst1q_f32(out_rows, o0_0);
+        vst1q_f32(out_rows + 320 * tile + 384, o0_0);
         const float32x4_t o0_1 = vmulq_f32(c0_1, inverse0);
-        vst1q_f32(out_rows + 4, o0_1);
+        vst1q_f32(out_rows + 320 * tile + 388, o0_1);
         const float32x4_t o0_2 = vmulq_f32(c0_2, inverse0);
-        vst1q_f32(out_rows + 8, o0_2);
+        vst1q_f32(out_rows + 320 * tile + 392, o0_2);
         const float32x4_t o0_3 = vmulq_f32(c0_3, inverse0);
-        vst1q_f32(out_rows + 12, o0_3);
-        const float32x4_t inverse1 = vld1q_dup_f32(inverse_sums + 1);
+        vst1q_f32(out_rows + 320 * tile + 396, o0_3);
+        const float32x4_t inverse1 = vld1q_dup_f32(inverse_sums + 5 * tile + 7);
         const float32x4_t o1_0 = vmulq_f32(c1_0, inverse1);
-        vst1q_f32(out_rows + 64, o1_0);
+        vst1q_f32(out_rows + 320 * tile + 448, o1_0);
         const float32x4_t o1_1 = vmulq_f32(c1_1, inverse1);
-        vst1q_f32(out_rows + 68, o1_1);
+        vst1q_f32(out_rows + 320 * tile + 452, o1_1);
         const float32x4_t o1_2 = vmulq_f32(c1_2, inverse1);
-        vst1q_f32(out_rows + 72, o1_2);
+        vst1q_f32(out_rows + 320 * tile + 456, o1_2);
         const float32x4_t o1_3 = vmulq_f32(c1_3, inverse1);
-        vst1q_f32(out_rows + 76, o1_3);
-        const float32x4_t inverse2 = vld1q_dup_f32(inverse_sums + 2);
+        vst1q_f32(out_rows + 320 * tile + 460, o1_3);
+        const float32x4_t inverse2 = vld1q_dup_f32(inverse_sums + 5 * tile + 8);
         const float32x4_t o2_0 = vmulq_f32(c2_0, inverse2);
-        vst1q_f32(out_rows + 128, o2_0);
+        vst1q_f32(out_rows + 320 * tile + 512, o2_0);
         const float32x4_t o2_1 = vmulq_f32(c2_1, inverse2);
-        vst1q_f32(out_rows + 132, o2_1);
+        vst1q_f32(out_rows + 320 * tile + 516, o2_1);
         const float32x4_t o2_2 = vmulq_f32(c2_2, inverse2);
-        vst1q_f32(out_rows + 136, o2_2);
+        vst1q_f32(out_rows + 320 * tile + 520, o2_2);
         const float32x4_t o2_3 = vmulq_f32(c2_3, inverse2);
-        vst1q_f32(out_rows + 140, o2_3);
-        const float32x4_t inverse3 = vld1q_dup_f32(inverse_sums + 3);
+        vst1q_f32(out_rows + 320 * tile + 524, o2_3);
+        const float32x4_t inverse3 = vld1q_dup_f32(inverse_sums + 5 * tile + 9);
         const float32x4_t o3_0 = vmulq_f32(c3_0, inverse3);
-        vst1q_f32(out_rows + 192, o3_0);
+        vst1q_f32(out_rows + 320 * tile + 576, o3_0);
         const float32x4_t o3_1 = vmulq_f32(c3_1, inverse3);
-        vst1q_f32(out_rows + 196, o3_1);
+        vst1q_f32(out_rows + 320 * tile + 580, o3_1);
         const float32x4_t o3_2 = vmulq_f32(c3_2, inverse3);
-        vst1q_f32(out_rows + 200, o3_2);
+        vst1q_f32(out_rows + 320 * tile + 584, o3_2);
         const float32x4_t o3_3 = vmulq_f32(c3_3, inverse3);
-        vst1q_f32(out_rows + 204, o3_3);
-        const float32x4_t inverse4 = vld1q_dup_f32(inverse_sums + 4);
+        vst1q_f32(out_rows + 320 * tile + 588, o3_3);
+        const float32x4_t inverse4 = vld1q_dup_f32(inverse_sums + 5 * tile + 10);
         const float32x4_t o4_0 = vmulq_f32(c4_0, inverse4);
-        vst1q_f32(out_rows + 256, o4_0);
+        vst1q_f32(out_rows + 320 * tile + 640, o4_0);
         const float32x4_t o4_1 = vmulq_f32(c4_1, inverse4);
-        vst1q_f32(out_rows + 260, o4_1);
+        vst1q_f32(out_rows + 320 * tile + 644, o4_1);
         const float32x4_t o4_2 = vmulq_f32(c4_2, inverse4);
-        vst1q_f32(out_rows + 264, o4_2);
+        vst1q_f32(out_rows + 320 * tile + 648, o4_2);
         const float32x4_t o4_3 = vmulq_f32(c4_3, inverse4);
-        vst1q_f32(out_rows + 268, o4_3);
-        const float32x4_t inverse5 = vld1q_dup_f32(inverse_sums + 5);
-        const float32x4_t o5_0 = vmulq_f32(c5_0, inverse5);
-        vst1q_f32(out_rows + 320, o5_0);
-        const float32x4_t o5_1 = vmulq_f32(c5_1, inverse5);
-        vst1q_f32(out_rows + 324, o5_1);
-        const float32x4_t o5_2 = vmulq_f32(c5_2, inverse5);
-        vst1q_f32(out_rows + 328, o5_2);
-        const float32x4_t o5_3 = vmulq_f32(c5_3, inverse5);
-        vst1q_f32(out_rows + 332, o5_3);
+        vst1q_f32(out_rows + 320 * tile + 652, o4_3);
         float32x4_t total = o0_0;
         total = vaddq_f32(total, o0_1);
         total = vaddq_f32(total, o0_2);
@@ -1135,148 +1339,14 @@ static void context_16(const float *restrict value_rows, float *restrict out_row
         total = vaddq_f32(total, o4_1);
         total = vaddq_f32(total, o4_2);
         total = vaddq_f32(total, o4_3);
-        total = vaddq_f32(total, o5_0);
-        total = vaddq_f32(total, o5_1);
-        total = vaddq_f32(total, o5_2);
-        total = vaddq_f32(total, o5_3);
         const int found = (vminvq_u32(vceqq_f32(total, total)) == 0);
         if (found) {
-            for (size_t repaired = 0; repaired < 6; repaired++) {
-                const size_t visible = (query0 + repaired + 1) < 32 ? (query0 + repaired + 1) : 32;
-                repair_row_16(value_rows, scores + repaired, inverse_sums + repaired,
-                    out_rows + 64 * repaired, visible);
-            }
-        }
-    }
-    {
-        for (size_t tile = 0; tile < 2; tile++) {
-            const size_t depth = (query0 + 5 * tile + 11) < 32 ? (query0 + 5 * tile + 11) : 32;
-            /* 5 queries x 16 values */
-            float32x4_t c0_0 = vdupq_n_f32(0.0f);
-            float32x4_t c0_1 = vdupq_n_f32(0.0f);
-            float32x4_t c0_2 = vdupq_n_f32(0.0f);
-            float32x4_t c0_3 = vdupq_n_f32(0.0f);
-            float32x4_t c1_0 = vdupq_n_f32(0.0f);
-            float32x4_t c1_1 = vdupq_n_f32(0.0f);
-            float32x4_t c1_2 = vdupq_n_f32(0.0f);
-            float32x4_t c1_3 = vdupq_n_f32(0.0f);
-            float32x4_t c2_0 = vdupq_n_f32(0.0f);
-            float32x4_t c2_1 = vdupq_n_f32(0.0f);
-            float32x4_t c2_2 = vdupq_n_f32(0.0f);
-            float32x4_t c2_3 = vdupq_n_f32(0.0f);
-            float32x4_t c3_0 = vdupq_n_f32(0.0f);
-            float32x4_t c3_1 = vdupq_n_f32(0.0f);
-            float32x4_t c3_2 = vdupq_n_f32(0.0f);
-            float32x4_t c3_3 = vdupq_n_f32(0.0f);
-            float32x4_t c4_0 = vdupq_n_f32(0.0f);
-            float32x4_t c4_1 = vdupq_n_f32(0.0f);
-            float32x4_t c4_2 = vdupq_n_f32(0.0f);
-            float32x4_t c4_3 = vdupq_n_f32(0.0f);
-            for (size_t k = 0; k < depth; k++) {
-                const float32x4_t b0 = vld1q_f32(value_rows + 16 * k);
-                const float32x4_t b1 = vld1q_f32(value_rows + 16 * k + 4);
-                const float32x4_t b2 = vld1q_f32(value_rows + 16 * k + 8);
-                const float32x4_t b3 = vld1q_f32(value_rows + 16 * k + 12);
-                const float32x4_t a0 = vld1q_dup_f32(scores + 16 * k + 5 * tile + 6);
-                c0_0 = vfmaq_f32(c0_0, a0, b0);
-                c0_1 = vfmaq_f32(c0_1, a0, b1);
-                c0_2 = vfmaq_f32(c0_2, a0, b2);
-                c0_3 = vfmaq_f32(c0_3, a0, b3);
-                const float32x4_t a1 = vld1q_dup_f32(scores + 16 * k + 5 * tile + 7);
-                c1_0 = vfmaq_f32(c1_0, a1, b0);
-                c1_1 = vfmaq_f32(c1_1, a1, b1);
-                c1_2 = vfmaq_f32(c1_2, a1, b2);
-                c1_3 = vfmaq_f32(c1_3, a1, b3);
-                const float32x4_t a2 = vld1q_dup_f32(scores + 16 * k + 5 * tile + 8);
-                c2_0 = vfmaq_f32(c2_0, a2, b0);
-                c2_1 = vfmaq_f32(c2_1, a2, b1);
-                c2_2 = vfmaq_f32(c2_2, a2, b2);
-                c2_3 = vfmaq_f32(c2_3, a2, b3);
-                const float32x4_t a3 = vld1q_dup_f32(scores + 16 * k + 5 * tile + 9);
-                c3_0 = vfmaq_f32(c3_0, a3, b0);
-                c3_1 = vfmaq_f32(c3_1, a3, b1);
-                c3_2 = vfmaq_f32(c3_2, a3, b2);
-                c3_3 = vfmaq_f32(c3_3, a3, b3);
-                const float32x4_t a4 = vld1q_dup_f32(scores + 16 * k + 5 * tile + 10);
-                c4_0 = vfmaq_f32(c4_0, a4, b0);
-                c4_1 = vfmaq_f32(c4_1, a4, b1);
-                c4_2 = vfmaq_f32(c4_2, a4, b2);
-                c4_3 = vfmaq_f32(c4_3, a4, b3);
-            }
-            const float32x4_t inverse0 = vld1q_dup_f32(inverse_sums + 5 * tile + 6);
-            const float32x4_t o0_0 = vmulq_f32(c0_0, inverse0);
-            vst1q_f32(out_rows + 320 * tile + 384, o0_0);
-            const float32x4_t o0_1 = vmulq_f32(c0_1, inverse0);
-            vst1q_f32(out_rows + 320 * tile + 388, o0_1);
-            const float32x4_t o0_2 = vmulq_f32(c0_2, inverse0);
-            vst1q_f32(out_rows + 320 * tile + 392, o0_2);
-            const float32x4_t o0_3 = vmulq_f32(c0_3, inverse0);
-            vst1q_f32(out_rows + 320 * tile + 396, o0_3);
-            const float32x4_t inverse1 = vld1q_dup_f32(inverse_sums + 5 * tile + 7);
-            const float32x4_t o1_0 = vmulq_f32(c1_0, inverse1);
-            vst1q_f32(out_rows + 320 * tile + 448, o1_0);
-            const float32x4_t o1_1 = vmulq_f32(c1_1, inverse1);
-            vst1q_f32(out_rows + 320 * tile + 452, o1_1);
-            const float32x4_t o1_2 = vmulq_f32(c1_2, inverse1);
-            vst1q_f32(out_rows + 320 * tile + 456, o1_2);
-            const float32x4_t o1_3 = vmulq_f32(c1_3, inverse1);
-            vst1q_f32(out_rows + 320 * tile + 460, o1_3);
-            const float32x4_t inverse2 = vld1q_dup_f32(inverse_sums + 5 * tile + 8);
-            const float32x4_t o2_0 = vmulq_f32(c2_0, inverse2);
-            vst1q_f32(out_rows + 320 * tile + 512, o2_0);
-            const float32x4_t o2_1 = vmulq_f32(c2_1, inverse2);
-            vst1q_f32(out_rows + 320 * tile + 516, o2_1);
-            const float32x4_t o2_2 = vmulq_f32(c2_2, inverse2);
-            vst1q_f32(out_rows + 320 * tile + 520, o2_2);
-            const float32x4_t o2_3 = vmulq_f32(c2_3, inverse2);
-            vst1q_f32(out_rows + 320 * tile + 524, o2_3);
-            const float32x4_t inverse3 = vld1q_dup_f32(inverse_sums + 5 * tile + 9);
-            const float32x4_t o3_0 = vmulq_f32(c3_0, inverse3);
-            vst1q_f32(out_rows + 320 * tile + 576, o3_0);
-            const float32x4_t o3_1 = vmulq_f32(c3_1, inverse3);
-            vst1q_f32(out_rows + 320 * tile + 580, o3_1);
-            const float32x4_t o3_2 = vmulq_f32(c3_2, inverse3);
-            vst1q_f32(out_rows + 320 * tile + 584, o3_2);
-            const float32x4_t o3_3 = vmulq_f32(c3_3, inverse3);
-            vst1q_f32(out_rows + 320 * tile + 588, o3_3);
-            const float32x4_t inverse4 = vld1q_dup_f32(inverse_sums + 5 * tile + 10);
-            const float32x4_t o4_0 = vmulq_f32(c4_0, inverse4);
-            vst1q_f32(out_rows + 320 * tile + 640, o4_0);
-            const float32x4_t o4_1 = vmulq_f32(c4_1, inverse4);
-            vst1q_f32(out_rows + 320 * tile + 644, o4_1);
-            const float32x4_t o4_2 = vmulq_f32(c4_2, inverse4);
-            vst1q_f32(out_rows + 320 * tile + 648, o4_2);
-            const float32x4_t o4_3 = vmulq_f32(c4_3, inverse4);
-            vst1q_f32(out_rows + 320 * tile + 652, o4_3);
-            float32x4_t total = o0_0;
-            total = vaddq_f32(total, o0_1);
-            total = vaddq_f32(total, o0_2);
-            total = vaddq_f32(total, o0_3);
-            total = vaddq_f32(total, o1_0);
-            total = vaddq_f32(total, o1_1);
-            total = vaddq_f32(total, o1_2);
-            total = vaddq_f32(total, o1_3);
-            total = vaddq_f32(total, o2_0);
-            total = vaddq_f32(total, o2_1);
-            total = vaddq_f32(total, o2_2);
-            total = vaddq_f32(total, o2_3);
-            total = vaddq_f32(total, o3_0);
-            total = vaddq_f32(total, o3_1);
-            total = vaddq_f32(total, o3_2);
-            total = vaddq_f32(total, o3_3);
-            total = vaddq_f32(total, o4_0);
-            total = vaddq_f32(total, o4_1);
-            total = vaddq_f32(total, o4_2);
-            total = vaddq_f32(total, o4_3);
-            const int found = (vminvq_u32(vceqq_f32(total, total)) == 0);
-            if (found) {
-                for (size_t repaired = 0; repaired < 5; repaired++) {
-                    const size_t visible = (query0 + 5 * tile + repaired + 7) < 32 ? (query0
-                        + 5 * tile + repaired + 7) : 32;
-                    repair_row_16(value_rows, scores + 5 * tile + repaired + 6,
-                        inverse_sums + 5 * tile + repaired + 6,
-                        out_rows + 320 * tile + 64 * repaired + 384, visible);
-                }
+            for (size_t repaired = 0; repaired < 5; repaired++) {
+                const size_t visible = (query0 + 5 * tile + repaired + 7) < 32 ? (query0 + 5 * tile
+                    + repaired + 7) : 32;
+                repair_row_16(value_rows, scores + 5 * tile + repaired + 6,
+                    inverse_sums + 5 * tile + repaired + 6,
+                    out_rows + 320 * tile + 64 * repaired + 384, visible);
             }
         }
     }
@@ -1294,10 +1364,15 @@ static void attend_16(const float *restrict query_rows, const float *restrict ke
     const size_t key_full = (query0 + 1) < 32 ? (query0 + 1) : 32;
     const size_t key_end = (query0 + 16) < 32 ? (query0 + 16) : 32;
     gather_queries_16(query_rows, queries);
-    scores_16(key_rows, queries, scores, maxima, query0, key_full, key_end);
+    start_maxima_16(maxima);
+    scores_open_16(key_rows, queries, scores, maxima, key_full);
+    scores_masked_16(key_rows, queries, scores, maxima, query0, key_full, key_end);
+    scores_rest_16(key_rows, queries, scores, maxima, query0, key_end);
+    finish_maxima_16(maxima);
     softmax_16(scores, maxima, inverse_sums, key_end);
     write_weights_16(weight_rows, scores, inverse_sums, query0, key_end);
-    context_16(value_rows, out_rows, scores, inverse_sums, query0);
+    context_16_6x4(value_rows, out_rows, scores, inverse_sums, query0);
+    context_16_5x4(value_rows, out_rows, scores, inverse_sums, query0);
 }
 
 /* Attention: scores, softmax, context. */
@@ -1321,8 +1396,9 @@ static void phase_attention(const attn_args *restrict args, float *restrict work
 
 /* ---- Output projection: y = heads . Wo^T + bo ------------------------------------------------ */
 
-/* 24 columns of y for all 32 rows. */
-static void output_24(const float *restrict input, const float *restrict panel, float *restrict out)
+/* 32 rows of one panel of 24 columns: out = bias + in . panel. */
+static void output_24_4x6(const float *restrict input, const float *restrict panel,
+    float *restrict out)
 {
     for (size_t tile = 0; tile < 8; tile++) {
         const float *in_rows = input + 256 * tile;
@@ -1414,8 +1490,9 @@ static void output_24(const float *restrict input, const float *restrict panel, 
     }
 }
 
-/* 20 columns of y for all 32 rows. */
-static void output_20(const float *restrict input, const float *restrict panel, float *restrict out)
+/* 32 rows of one panel of 20 columns: out = bias + in . panel. */
+static void output_20_4x5(const float *restrict input, const float *restrict panel,
+    float *restrict out)
 {
     for (size_t tile = 0; tile < 8; tile++) {
         const float *in_rows = input + 256 * tile;
@@ -1505,7 +1582,7 @@ static void phase_output(const float *restrict weights, const attn_args *restric
         const size_t last = 1 * (part + 1) / parts;
         for (size_t panel = first; panel < last; panel++) {
             const size_t block = panel / 1;
-            output_24(ws_heads, weights + 1560 * panel + 12352, y + 24 * block);
+            output_24_4x6(ws_heads, weights + 1560 * panel + 12352, y + 24 * block);
         }
     }
     {
@@ -1513,7 +1590,7 @@ static void phase_output(const float *restrict weights, const attn_args *restric
         const size_t last = 2 * (part + 1) / parts;
         for (size_t panel = first; panel < last; panel++) {
             const size_t block = panel / 1;
-            output_20(ws_heads, weights + 1300 * panel + 13912, y + 20 * block + 24);
+            output_20_4x5(ws_heads, weights + 1300 * panel + 13912, y + 20 * block + 24);
         }
     }
 }
@@ -1584,7 +1661,7 @@ ATTN_T_X | ATTN_T_WEIGHTS_HEADS | ATTN_T_Q_BIAS | ATTN_T_K_BIAS | ATTN_T_V_BIAS 
     .phases = CAUSAL_32X64_PHASES,
     .name = "causal_32x64",
     .isa = "neon",
-    .layout_hash = UINT64_C(0x34e8586479ca8985),
+    .layout_hash = UINT64_C(0x312452869372815a),
     .config_hash = UINT64_C(0xeac927bb411f528a),
     .batch = 1,
     .seq_len = 32,

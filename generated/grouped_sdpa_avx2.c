@@ -32,11 +32,11 @@
  *   fold: logits in units of log2: softmax uses exp2 alone
  *   fold: scale applied while gathering the queries (no Wq)
  *   attention: 1 block of 8 queries (1 vectors, lanes along queries), context row tiles 2x4
- *   scores: key tiles 2x12, k unrolled by 16
+ *   scores: key tiles 2x12, k unrolled by 4
  *   softmax: whole rows, whole-number maximum, base 2, exact
- *   context: tile 4x2, k unrolled by 24, rows with NaN computed again from allowed keys
+ *   context: tile 4x2, k unrolled by 8, rows with NaN computed again from allowed keys
  *   matmul flops: projections 0, core 49152
- *   bytes: packed 0, workspace 1408 (1408 more a part), stack under 1024, code about 7648
+ *   bytes: packed 0, workspace 1408 (1408 more a part), stack under 1024, code about 3456
  *   workspace of a part + 0: queries, query block, transposed: [head_dim][queries]
  *   workspace of a part + 128: scores, logits, then weights before division: [kv_len][queries]
  *   workspace of a part + 320: maxima, reference maximum of each query
@@ -122,11 +122,18 @@ static void gather_queries_8(const float *restrict query_rows, float *restrict q
     }
 }
 
-/* Logits of 8 queries, [key][query], and the reference maximum of each. */
-static void scores_8(const float *restrict key_rows, const uint8_t *key_keep,
+/* No key seen yet. */
+static void start_maxima_8(float *restrict maxima)
+{
+    const __m256 nothing = _mm256_castsi256_ps(_mm256_set1_epi32((int)0xff800000u));
+    _mm256_storeu_ps(maxima, nothing);
+}
+
+/* Logits of keys from 0 on, in tiles of 12. */
+static void scores_12keys_8(const float *restrict key_rows, const uint8_t *key_keep,
     float *restrict queries, float *restrict scores, float *restrict maxima)
 {
-    __m256 max0 = _mm256_castsi256_ps(_mm256_set1_epi32((int)0xff800000u));
+    __m256 max0 = _mm256_loadu_ps(maxima);
     const __m256 hidden = _mm256_castsi256_ps(_mm256_set1_epi32((int)0xff800000u));
     for (size_t tile = 0; tile < 2; tile++) {
         const float *keys = key_rows + 192 * tile;
@@ -143,437 +150,115 @@ static void scores_8(const float *restrict key_rows, const uint8_t *key_keep,
         __m256 c9_0 = _mm256_setzero_ps();
         __m256 c10_0 = _mm256_setzero_ps();
         __m256 c11_0 = _mm256_setzero_ps();
-        {
-            const __m256 b0 = _mm256_loadu_ps(queries);
-            const __m256 a0 = _mm256_broadcast_ss(keys);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            const __m256 a1 = _mm256_broadcast_ss(keys + 16);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            const __m256 a2 = _mm256_broadcast_ss(keys + 32);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            const __m256 a3 = _mm256_broadcast_ss(keys + 48);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            const __m256 a4 = _mm256_broadcast_ss(keys + 64);
-            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
-            const __m256 a5 = _mm256_broadcast_ss(keys + 80);
-            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
-            const __m256 a6 = _mm256_broadcast_ss(keys + 96);
-            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
-            const __m256 a7 = _mm256_broadcast_ss(keys + 112);
-            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
-            const __m256 a8 = _mm256_broadcast_ss(keys + 128);
-            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
-            const __m256 a9 = _mm256_broadcast_ss(keys + 144);
-            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
-            const __m256 a10 = _mm256_broadcast_ss(keys + 160);
-            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
-            const __m256 a11 = _mm256_broadcast_ss(keys + 176);
-            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(queries + 8);
-            const __m256 a0 = _mm256_broadcast_ss(keys + 1);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            const __m256 a1 = _mm256_broadcast_ss(keys + 17);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            const __m256 a2 = _mm256_broadcast_ss(keys + 33);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            const __m256 a3 = _mm256_broadcast_ss(keys + 49);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            const __m256 a4 = _mm256_broadcast_ss(keys + 65);
-            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
-            const __m256 a5 = _mm256_broadcast_ss(keys + 81);
-            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
-            const __m256 a6 = _mm256_broadcast_ss(keys + 97);
-            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
-            const __m256 a7 = _mm256_broadcast_ss(keys + 113);
-            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
-            const __m256 a8 = _mm256_broadcast_ss(keys + 129);
-            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
-            const __m256 a9 = _mm256_broadcast_ss(keys + 145);
-            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
-            const __m256 a10 = _mm256_broadcast_ss(keys + 161);
-            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
-            const __m256 a11 = _mm256_broadcast_ss(keys + 177);
-            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(queries + 16);
-            const __m256 a0 = _mm256_broadcast_ss(keys + 2);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            const __m256 a1 = _mm256_broadcast_ss(keys + 18);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            const __m256 a2 = _mm256_broadcast_ss(keys + 34);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            const __m256 a3 = _mm256_broadcast_ss(keys + 50);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            const __m256 a4 = _mm256_broadcast_ss(keys + 66);
-            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
-            const __m256 a5 = _mm256_broadcast_ss(keys + 82);
-            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
-            const __m256 a6 = _mm256_broadcast_ss(keys + 98);
-            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
-            const __m256 a7 = _mm256_broadcast_ss(keys + 114);
-            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
-            const __m256 a8 = _mm256_broadcast_ss(keys + 130);
-            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
-            const __m256 a9 = _mm256_broadcast_ss(keys + 146);
-            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
-            const __m256 a10 = _mm256_broadcast_ss(keys + 162);
-            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
-            const __m256 a11 = _mm256_broadcast_ss(keys + 178);
-            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(queries + 24);
-            const __m256 a0 = _mm256_broadcast_ss(keys + 3);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            const __m256 a1 = _mm256_broadcast_ss(keys + 19);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            const __m256 a2 = _mm256_broadcast_ss(keys + 35);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            const __m256 a3 = _mm256_broadcast_ss(keys + 51);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            const __m256 a4 = _mm256_broadcast_ss(keys + 67);
-            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
-            const __m256 a5 = _mm256_broadcast_ss(keys + 83);
-            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
-            const __m256 a6 = _mm256_broadcast_ss(keys + 99);
-            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
-            const __m256 a7 = _mm256_broadcast_ss(keys + 115);
-            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
-            const __m256 a8 = _mm256_broadcast_ss(keys + 131);
-            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
-            const __m256 a9 = _mm256_broadcast_ss(keys + 147);
-            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
-            const __m256 a10 = _mm256_broadcast_ss(keys + 163);
-            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
-            const __m256 a11 = _mm256_broadcast_ss(keys + 179);
-            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(queries + 32);
-            const __m256 a0 = _mm256_broadcast_ss(keys + 4);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            const __m256 a1 = _mm256_broadcast_ss(keys + 20);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            const __m256 a2 = _mm256_broadcast_ss(keys + 36);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            const __m256 a3 = _mm256_broadcast_ss(keys + 52);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            const __m256 a4 = _mm256_broadcast_ss(keys + 68);
-            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
-            const __m256 a5 = _mm256_broadcast_ss(keys + 84);
-            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
-            const __m256 a6 = _mm256_broadcast_ss(keys + 100);
-            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
-            const __m256 a7 = _mm256_broadcast_ss(keys + 116);
-            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
-            const __m256 a8 = _mm256_broadcast_ss(keys + 132);
-            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
-            const __m256 a9 = _mm256_broadcast_ss(keys + 148);
-            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
-            const __m256 a10 = _mm256_broadcast_ss(keys + 164);
-            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
-            const __m256 a11 = _mm256_broadcast_ss(keys + 180);
-            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(queries + 40);
-            const __m256 a0 = _mm256_broadcast_ss(keys + 5);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            const __m256 a1 = _mm256_broadcast_ss(keys + 21);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            const __m256 a2 = _mm256_broadcast_ss(keys + 37);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            const __m256 a3 = _mm256_broadcast_ss(keys + 53);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            const __m256 a4 = _mm256_broadcast_ss(keys + 69);
-            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
-            const __m256 a5 = _mm256_broadcast_ss(keys + 85);
-            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
-            const __m256 a6 = _mm256_broadcast_ss(keys + 101);
-            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
-            const __m256 a7 = _mm256_broadcast_ss(keys + 117);
-            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
-            const __m256 a8 = _mm256_broadcast_ss(keys + 133);
-            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
-            const __m256 a9 = _mm256_broadcast_ss(keys + 149);
-            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
-            const __m256 a10 = _mm256_broadcast_ss(keys + 165);
-            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
-            const __m256 a11 = _mm256_broadcast_ss(keys + 181);
-            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(queries + 48);
-            const __m256 a0 = _mm256_broadcast_ss(keys + 6);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            const __m256 a1 = _mm256_broadcast_ss(keys + 22);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            const __m256 a2 = _mm256_broadcast_ss(keys + 38);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            const __m256 a3 = _mm256_broadcast_ss(keys + 54);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            const __m256 a4 = _mm256_broadcast_ss(keys + 70);
-            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
-            const __m256 a5 = _mm256_broadcast_ss(keys + 86);
-            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
-            const __m256 a6 = _mm256_broadcast_ss(keys + 102);
-            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
-            const __m256 a7 = _mm256_broadcast_ss(keys + 118);
-            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
-            const __m256 a8 = _mm256_broadcast_ss(keys + 134);
-            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
-            const __m256 a9 = _mm256_broadcast_ss(keys + 150);
-            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
-            const __m256 a10 = _mm256_broadcast_ss(keys + 166);
-            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
-            const __m256 a11 = _mm256_broadcast_ss(keys + 182);
-            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(queries + 56);
-            const __m256 a0 = _mm256_broadcast_ss(keys + 7);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            const __m256 a1 = _mm256_broadcast_ss(keys + 23);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            const __m256 a2 = _mm256_broadcast_ss(keys + 39);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            const __m256 a3 = _mm256_broadcast_ss(keys + 55);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            const __m256 a4 = _mm256_broadcast_ss(keys + 71);
-            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
-            const __m256 a5 = _mm256_broadcast_ss(keys + 87);
-            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
-            const __m256 a6 = _mm256_broadcast_ss(keys + 103);
-            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
-            const __m256 a7 = _mm256_broadcast_ss(keys + 119);
-            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
-            const __m256 a8 = _mm256_broadcast_ss(keys + 135);
-            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
-            const __m256 a9 = _mm256_broadcast_ss(keys + 151);
-            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
-            const __m256 a10 = _mm256_broadcast_ss(keys + 167);
-            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
-            const __m256 a11 = _mm256_broadcast_ss(keys + 183);
-            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(queries + 64);
-            const __m256 a0 = _mm256_broadcast_ss(keys + 8);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            const __m256 a1 = _mm256_broadcast_ss(keys + 24);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            const __m256 a2 = _mm256_broadcast_ss(keys + 40);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            const __m256 a3 = _mm256_broadcast_ss(keys + 56);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            const __m256 a4 = _mm256_broadcast_ss(keys + 72);
-            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
-            const __m256 a5 = _mm256_broadcast_ss(keys + 88);
-            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
-            const __m256 a6 = _mm256_broadcast_ss(keys + 104);
-            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
-            const __m256 a7 = _mm256_broadcast_ss(keys + 120);
-            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
-            const __m256 a8 = _mm256_broadcast_ss(keys + 136);
-            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
-            const __m256 a9 = _mm256_broadcast_ss(keys + 152);
-            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
-            const __m256 a10 = _mm256_broadcast_ss(keys + 168);
-            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
-            const __m256 a11 = _mm256_broadcast_ss(keys + 184);
-            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(queries + 72);
-            const __m256 a0 = _mm256_broadcast_ss(keys + 9);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            const __m256 a1 = _mm256_broadcast_ss(keys + 25);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            const __m256 a2 = _mm256_broadcast_ss(keys + 41);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            const __m256 a3 = _mm256_broadcast_ss(keys + 57);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            const __m256 a4 = _mm256_broadcast_ss(keys + 73);
-            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
-            const __m256 a5 = _mm256_broadcast_ss(keys + 89);
-            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
-            const __m256 a6 = _mm256_broadcast_ss(keys + 105);
-            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
-            const __m256 a7 = _mm256_broadcast_ss(keys + 121);
-            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
-            const __m256 a8 = _mm256_broadcast_ss(keys + 137);
-            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
-            const __m256 a9 = _mm256_broadcast_ss(keys + 153);
-            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
-            const __m256 a10 = _mm256_broadcast_ss(keys + 169);
-            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
-            const __m256 a11 = _mm256_broadcast_ss(keys + 185);
-            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(queries + 80);
-            const __m256 a0 = _mm256_broadcast_ss(keys + 10);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            const __m256 a1 = _mm256_broadcast_ss(keys + 26);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            const __m256 a2 = _mm256_broadcast_ss(keys + 42);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            const __m256 a3 = _mm256_broadcast_ss(keys + 58);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            const __m256 a4 = _mm256_broadcast_ss(keys + 74);
-            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
-            const __m256 a5 = _mm256_broadcast_ss(keys + 90);
-            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
-            const __m256 a6 = _mm256_broadcast_ss(keys + 106);
-            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
-            const __m256 a7 = _mm256_broadcast_ss(keys + 122);
-            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
-            const __m256 a8 = _mm256_broadcast_ss(keys + 138);
-            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
-            const __m256 a9 = _mm256_broadcast_ss(keys + 154);
-            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
-            const __m256 a10 = _mm256_broadcast_ss(keys + 170);
-            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
-            const __m256 a11 = _mm256_broadcast_ss(keys + 186);
-            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(queries + 88);
-            const __m256 a0 = _mm256_broadcast_ss(keys + 11);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            const __m256 a1 = _mm256_broadcast_ss(keys + 27);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            const __m256 a2 = _mm256_broadcast_ss(keys + 43);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            const __m256 a3 = _mm256_broadcast_ss(keys + 59);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            const __m256 a4 = _mm256_broadcast_ss(keys + 75);
-            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
-            const __m256 a5 = _mm256_broadcast_ss(keys + 91);
-            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
-            const __m256 a6 = _mm256_broadcast_ss(keys + 107);
-            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
-            const __m256 a7 = _mm256_broadcast_ss(keys + 123);
-            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
-            const __m256 a8 = _mm256_broadcast_ss(keys + 139);
-            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
-            const __m256 a9 = _mm256_broadcast_ss(keys + 155);
-            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
-            const __m256 a10 = _mm256_broadcast_ss(keys + 171);
-            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
-            const __m256 a11 = _mm256_broadcast_ss(keys + 187);
-            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(queries + 96);
-            const __m256 a0 = _mm256_broadcast_ss(keys + 12);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            const __m256 a1 = _mm256_broadcast_ss(keys + 28);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            const __m256 a2 = _mm256_broadcast_ss(keys + 44);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            const __m256 a3 = _mm256_broadcast_ss(keys + 60);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            const __m256 a4 = _mm256_broadcast_ss(keys + 76);
-            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
-            const __m256 a5 = _mm256_broadcast_ss(keys + 92);
-            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
-            const __m256 a6 = _mm256_broadcast_ss(keys + 108);
-            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
-            const __m256 a7 = _mm256_broadcast_ss(keys + 124);
-            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
-            const __m256 a8 = _mm256_broadcast_ss(keys + 140);
-            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
-            const __m256 a9 = _mm256_broadcast_ss(keys + 156);
-            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
-            const __m256 a10 = _mm256_broadcast_ss(keys + 172);
-            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
-            const __m256 a11 = _mm256_broadcast_ss(keys + 188);
-            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(queries + 104);
-            const __m256 a0 = _mm256_broadcast_ss(keys + 13);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            const __m256 a1 = _mm256_broadcast_ss(keys + 29);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            const __m256 a2 = _mm256_broadcast_ss(keys + 45);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            const __m256 a3 = _mm256_broadcast_ss(keys + 61);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            const __m256 a4 = _mm256_broadcast_ss(keys + 77);
-            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
-            const __m256 a5 = _mm256_broadcast_ss(keys + 93);
-            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
-            const __m256 a6 = _mm256_broadcast_ss(keys + 109);
-            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
-            const __m256 a7 = _mm256_broadcast_ss(keys + 125);
-            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
-            const __m256 a8 = _mm256_broadcast_ss(keys + 141);
-            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
-            const __m256 a9 = _mm256_broadcast_ss(keys + 157);
-            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
-            const __m256 a10 = _mm256_broadcast_ss(keys + 173);
-            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
-            const __m256 a11 = _mm256_broadcast_ss(keys + 189);
-            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(queries + 112);
-            const __m256 a0 = _mm256_broadcast_ss(keys + 14);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            const __m256 a1 = _mm256_broadcast_ss(keys + 30);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            const __m256 a2 = _mm256_broadcast_ss(keys + 46);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            const __m256 a3 = _mm256_broadcast_ss(keys + 62);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            const __m256 a4 = _mm256_broadcast_ss(keys + 78);
-            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
-            const __m256 a5 = _mm256_broadcast_ss(keys + 94);
-            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
-            const __m256 a6 = _mm256_broadcast_ss(keys + 110);
-            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
-            const __m256 a7 = _mm256_broadcast_ss(keys + 126);
-            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
-            const __m256 a8 = _mm256_broadcast_ss(keys + 142);
-            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
-            const __m256 a9 = _mm256_broadcast_ss(keys + 158);
-            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
-            const __m256 a10 = _mm256_broadcast_ss(keys + 174);
-            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
-            const __m256 a11 = _mm256_broadcast_ss(keys + 190);
-            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(queries + 120);
-            const __m256 a0 = _mm256_broadcast_ss(keys + 15);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            const __m256 a1 = _mm256_broadcast_ss(keys + 31);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            const __m256 a2 = _mm256_broadcast_ss(keys + 47);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            const __m256 a3 = _mm256_broadcast_ss(keys + 63);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            const __m256 a4 = _mm256_broadcast_ss(keys + 79);
-            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
-            const __m256 a5 = _mm256_broadcast_ss(keys + 95);
-            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
-            const __m256 a6 = _mm256_broadcast_ss(keys + 111);
-            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
-            const __m256 a7 = _mm256_broadcast_ss(keys + 127);
-            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
-            const __m256 a8 = _mm256_broadcast_ss(keys + 143);
-            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
-            const __m256 a9 = _mm256_broadcast_ss(keys + 159);
-            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
-            const __m256 a10 = _mm256_broadcast_ss(keys + 175);
-            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
-            const __m256 a11 = _mm256_broadcast_ss(keys + 191);
-            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+        for (size_t k = 0; k < 16; k += 4) {
+            {
+                const __m256 b0 = _mm256_loadu_ps(queries + 8 * k);
+                const __m256 a0 = _mm256_broadcast_ss(keys + k);
+                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+                const __m256 a1 = _mm256_broadcast_ss(keys + k + 16);
+                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+                const __m256 a2 = _mm256_broadcast_ss(keys + k + 32);
+                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+                const __m256 a3 = _mm256_broadcast_ss(keys + k + 48);
+                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+                const __m256 a4 = _mm256_broadcast_ss(keys + k + 64);
+                c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+                const __m256 a5 = _mm256_broadcast_ss(keys + k + 80);
+                c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+                const __m256 a6 = _mm256_broadcast_ss(keys + k + 96);
+                c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+                const __m256 a7 = _mm256_broadcast_ss(keys + k + 112);
+                c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+                const __m256 a8 = _mm256_broadcast_ss(keys + k + 128);
+                c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+                const __m256 a9 = _mm256_broadcast_ss(keys + k + 144);
+                c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+                const __m256 a10 = _mm256_broadcast_ss(keys + k + 160);
+                c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+                const __m256 a11 = _mm256_broadcast_ss(keys + k + 176);
+                c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+            }
+            {
+                const __m256 b0 = _mm256_loadu_ps(queries + 8 * k + 8);
+                const __m256 a0 = _mm256_broadcast_ss(keys + k + 1);
+                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+                const __m256 a1 = _mm256_broadcast_ss(keys + k + 17);
+                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+                const __m256 a2 = _mm256_broadcast_ss(keys + k + 33);
+                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+                const __m256 a3 = _mm256_broadcast_ss(keys + k + 49);
+                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+                const __m256 a4 = _mm256_broadcast_ss(keys + k + 65);
+                c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+                const __m256 a5 = _mm256_broadcast_ss(keys + k + 81);
+                c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+                const __m256 a6 = _mm256_broadcast_ss(keys + k + 97);
+                c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+                const __m256 a7 = _mm256_broadcast_ss(keys + k + 113);
+                c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+                const __m256 a8 = _mm256_broadcast_ss(keys + k + 129);
+                c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+                const __m256 a9 = _mm256_broadcast_ss(keys + k + 145);
+                c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+                const __m256 a10 = _mm256_broadcast_ss(keys + k + 161);
+                c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+                const __m256 a11 = _mm256_broadcast_ss(keys + k + 177);
+                c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+            }
+            {
+                const __m256 b0 = _mm256_loadu_ps(queries + 8 * k + 16);
+                const __m256 a0 = _mm256_broadcast_ss(keys + k + 2);
+                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+                const __m256 a1 = _mm256_broadcast_ss(keys + k + 18);
+                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+                const __m256 a2 = _mm256_broadcast_ss(keys + k + 34);
+                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+                const __m256 a3 = _mm256_broadcast_ss(keys + k + 50);
+                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+                const __m256 a4 = _mm256_broadcast_ss(keys + k + 66);
+                c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+                const __m256 a5 = _mm256_broadcast_ss(keys + k + 82);
+                c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+                const __m256 a6 = _mm256_broadcast_ss(keys + k + 98);
+                c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+                const __m256 a7 = _mm256_broadcast_ss(keys + k + 114);
+                c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+                const __m256 a8 = _mm256_broadcast_ss(keys + k + 130);
+                c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+                const __m256 a9 = _mm256_broadcast_ss(keys + k + 146);
+                c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+                const __m256 a10 = _mm256_broadcast_ss(keys + k + 162);
+                c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+                const __m256 a11 = _mm256_broadcast_ss(keys + k + 178);
+                c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+            }
+            {
+                const __m256 b0 = _mm256_loadu_ps(queries + 8 * k + 24);
+                const __m256 a0 = _mm256_broadcast_ss(keys + k + 3);
+                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+                const __m256 a1 = _mm256_broadcast_ss(keys + k + 19);
+                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+                const __m256 a2 = _mm256_broadcast_ss(keys + k + 35);
+                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+                const __m256 a3 = _mm256_broadcast_ss(keys + k + 51);
+                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+                const __m256 a4 = _mm256_broadcast_ss(keys + k + 67);
+                c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+                const __m256 a5 = _mm256_broadcast_ss(keys + k + 83);
+                c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+                const __m256 a6 = _mm256_broadcast_ss(keys + k + 99);
+                c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+                const __m256 a7 = _mm256_broadcast_ss(keys + k + 115);
+                c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+                const __m256 a8 = _mm256_broadcast_ss(keys + k + 131);
+                c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+                const __m256 a9 = _mm256_broadcast_ss(keys + k + 147);
+                c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+                const __m256 a10 = _mm256_broadcast_ss(keys + k + 163);
+                c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+                const __m256 a11 = _mm256_broadcast_ss(keys + k + 179);
+                c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+            }
         }
         const int kept0 = key_keep[12 * tile] != 0;
         const __m256 row0 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept0)));
@@ -636,6 +321,13 @@ static void scores_8(const float *restrict key_rows, const uint8_t *key_keep,
         _mm256_storeu_ps(scores + 96 * tile + 88, s11_0);
         max0 = _mm256_max_ps(max0, s11_0);
     }
+    _mm256_storeu_ps(maxima, max0);
+}
+
+/* Reference of each query: its maximum, rounded up to a whole number. */
+static void finish_maxima_8(float *restrict maxima)
+{
+    const __m256 max0 = _mm256_loadu_ps(maxima);
     const __m256 whole0 = _mm256_ceil_ps(max0);
     const __m256 seen0 = _mm256_cmp_ps(max0,
         _mm256_castsi256_ps(_mm256_set1_epi32((int)0xff800000u)), _CMP_NEQ_UQ);
@@ -694,8 +386,8 @@ static void repair_row_8(const float *restrict value_rows, const uint8_t *key_ke
     }
 }
 
-/* Weighted values of 8 queries, divided by the sums. */
-static void context_8(const float *restrict value_rows, float *restrict out_rows,
+/* Weighted values of queries 0 to 7, 16 columns from 0, divided by the sums. */
+static void context_8_4x2(const float *restrict value_rows, float *restrict out_rows,
     const uint8_t *key_keep, float *restrict scores, float *restrict inverse_sums)
 {
     for (size_t tile = 0; tile < 2; tile++) {
@@ -708,389 +400,135 @@ static void context_8(const float *restrict value_rows, float *restrict out_rows
         __m256 c2_1 = _mm256_setzero_ps();
         __m256 c3_0 = _mm256_setzero_ps();
         __m256 c3_1 = _mm256_setzero_ps();
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 8);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 1);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 2);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 3);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 16);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 24);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 8);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 9);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 10);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 11);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 32);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 40);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 16);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 17);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 18);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 19);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 48);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 56);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 24);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 25);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 26);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 27);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 64);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 72);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 32);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 33);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 34);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 35);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 80);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 88);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 40);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 41);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 42);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 43);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 96);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 104);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 48);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 49);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 50);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 51);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 112);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 120);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 56);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 57);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 58);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 59);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 128);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 136);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 64);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 65);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 66);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 67);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 144);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 152);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 72);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 73);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 74);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 75);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 160);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 168);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 80);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 81);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 82);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 83);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 176);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 184);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 88);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 89);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 90);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 91);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 192);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 200);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 96);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 97);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 98);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 99);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 208);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 216);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 104);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 105);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 106);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 107);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 224);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 232);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 112);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 113);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 114);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 115);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 240);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 248);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 120);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 121);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 122);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 123);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 256);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 264);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 128);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 129);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 130);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 131);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 272);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 280);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 136);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 137);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 138);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 139);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 288);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 296);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 144);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 145);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 146);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 147);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 304);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 312);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 152);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 153);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 154);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 155);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 320);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 328);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 160);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 161);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 162);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 163);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 336);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 344);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 168);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 169);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 170);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 171);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 352);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 360);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 176);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 177);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 178);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 179);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 368);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 376);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 4 * tile + 184);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 4 * tile + 185);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 4 * tile + 186);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 4 * tile + 187);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        for (size_t k = 0; k < 24; k += 8) {
+            {
+                const __m256 b0 = _mm256_loadu_ps(value_rows + 16 * k);
+                const __m256 b1 = _mm256_loadu_ps(value_rows + 16 * k + 8);
+                const __m256 a0 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile);
+                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+                const __m256 a1 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 1);
+                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+                const __m256 a2 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 2);
+                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+                const __m256 a3 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 3);
+                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+            }
+            {
+                const __m256 b0 = _mm256_loadu_ps(value_rows + 16 * k + 16);
+                const __m256 b1 = _mm256_loadu_ps(value_rows + 16 * k + 24);
+                const __m256 a0 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 8);
+                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+                const __m256 a1 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 9);
+                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+                const __m256 a2 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 10);
+                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+                const __m256 a3 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 11);
+                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+            }
+            {
+                const __m256 b0 = _mm256_loadu_ps(value_rows + 16 * k + 32);
+                const __m256 b1 = _mm256_loadu_ps(value_rows + 16 * k + 40);
+                const __m256 a0 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 16);
+                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+                const __m256 a1 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 17);
+                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+                const __m256 a2 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 18);
+                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+                const __m256 a3 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 19);
+                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+            }
+            {
+                const __m256 b0 = _mm256_loadu_ps(value_rows + 16 * k + 48);
+                const __m256 b1 = _mm256_loadu_ps(value_rows + 16 * k + 56);
+                const __m256 a0 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 24);
+                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+                const __m256 a1 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 25);
+                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+                const __m256 a2 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 26);
+                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+                const __m256 a3 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 27);
+                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+            }
+            {
+                const __m256 b0 = _mm256_loadu_ps(value_rows + 16 * k + 64);
+                const __m256 b1 = _mm256_loadu_ps(value_rows + 16 * k + 72);
+                const __m256 a0 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 32);
+                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+                const __m256 a1 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 33);
+                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+                const __m256 a2 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 34);
+                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+                const __m256 a3 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 35);
+                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+            }
+            {
+                const __m256 b0 = _mm256_loadu_ps(value_rows + 16 * k + 80);
+                const __m256 b1 = _mm256_loadu_ps(value_rows + 16 * k + 88);
+                const __m256 a0 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 40);
+                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+                const __m256 a1 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 41);
+                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+                const __m256 a2 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 42);
+                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+                const __m256 a3 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 43);
+                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+            }
+            {
+                const __m256 b0 = _mm256_loadu_ps(value_rows + 16 * k + 96);
+                const __m256 b1 = _mm256_loadu_ps(value_rows + 16 * k + 104);
+                const __m256 a0 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 48);
+                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+                const __m256 a1 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 49);
+                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+                const __m256 a2 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 50);
+                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+                const __m256 a3 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 51);
+                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+            }
+            {
+                const __m256 b0 = _mm256_loadu_ps(value_rows + 16 * k + 112);
+                const __m256 b1 = _mm256_loadu_ps(value_rows + 16 * k + 120);
+                const __m256 a0 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 56);
+                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+                const __m256 a1 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 57);
+                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+                const __m256 a2 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 58);
+                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+                const __m256 a3 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 59);
+                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+            }
         }
         const __m256 inverse0 = _mm256_broadcast_ss(inverse_sums + 4 * tile);
         const __m256 o0_0 = _mm256_mul_ps(c0_0, inverse0);
@@ -1140,9 +578,11 @@ static void attend_8(const float *restrict query_rows, const float *restrict key
     float *maxima = scratch + 320;
     float *inverse_sums = scratch + 336;
     gather_queries_8(query_rows, queries);
-    scores_8(key_rows, key_keep, queries, scores, maxima);
+    start_maxima_8(maxima);
+    scores_12keys_8(key_rows, key_keep, queries, scores, maxima);
+    finish_maxima_8(maxima);
     softmax_8(scores, maxima, inverse_sums);
-    context_8(value_rows, out_rows, key_keep, scores, inverse_sums);
+    context_8_4x2(value_rows, out_rows, key_keep, scores, inverse_sums);
 }
 
 /* Attention: scores, softmax, context. */

@@ -32,11 +32,11 @@
  *   fold: logits in units of log2: softmax uses exp2 alone
  *   fold: scale applied while gathering the queries (no Wq)
  *   attention: 4 blocks of 2 queries (2 vectors, lanes along queries), context row tiles 1x2
- *   scores: key tiles 4x6, k unrolled by 16
+ *   scores: key tiles 4x6, k unrolled by 4
  *   softmax: whole rows, whole-number maximum, base 2, exact
- *   context: tile 2x4, k unrolled by 24, rows with NaN computed again from allowed keys
+ *   context: tile 2x4, k unrolled by 8, rows with NaN computed again from allowed keys
  *   matmul flops: projections 0, core 49152
- *   bytes: packed 0, workspace 448 (448 more a part), stack under 576, code about 8244
+ *   bytes: packed 0, workspace 448 (448 more a part), stack under 576, code about 4068
  *   workspace of a part + 0: queries, query block, transposed: [head_dim][queries]
  *   workspace of a part + 32: scores, logits, then weights before division: [kv_len][queries]
  *   workspace of a part + 80: maxima, reference maximum of each query
@@ -124,12 +124,20 @@ static void gather_queries_2(const float *restrict query_rows, float *restrict q
     }
 }
 
-/* Logits of 2 queries, [key][query], and the reference maximum of each. */
-static void scores_2(const float *restrict key_rows, const uint8_t *key_keep,
+/* No key seen yet. */
+static void start_maxima_2(float *restrict maxima)
+{
+    const float nothing = minus_infinity();
+    maxima[0] = nothing;
+    maxima[1] = nothing;
+}
+
+/* Logits of keys from 0 on, in tiles of 6. */
+static void scores_6keys_2(const float *restrict key_rows, const uint8_t *key_keep,
     float *restrict queries, float *restrict scores, float *restrict maxima)
 {
-    float max0 = minus_infinity();
-    float max1 = minus_infinity();
+    float max0 = maxima[0];
+    float max1 = maxima[1];
     const float hidden = minus_infinity();
     for (size_t tile = 0; tile < 4; tile++) {
         const float *keys = key_rows + 96 * tile;
@@ -146,357 +154,95 @@ static void scores_2(const float *restrict key_rows, const uint8_t *key_keep,
         float c4_1 = 0.0f;
         float c5_0 = 0.0f;
         float c5_1 = 0.0f;
-        {
-            const float b0 = queries[0];
-            const float b1 = queries[1];
-            const float a0 = keys[0];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            const float a1 = keys[16];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            const float a2 = keys[32];
-            c2_0 = a2 * b0 + c2_0;
-            c2_1 = a2 * b1 + c2_1;
-            const float a3 = keys[48];
-            c3_0 = a3 * b0 + c3_0;
-            c3_1 = a3 * b1 + c3_1;
-            const float a4 = keys[64];
-            c4_0 = a4 * b0 + c4_0;
-            c4_1 = a4 * b1 + c4_1;
-            const float a5 = keys[80];
-            c5_0 = a5 * b0 + c5_0;
-            c5_1 = a5 * b1 + c5_1;
-        }
-        {
-            const float b0 = queries[2];
-            const float b1 = queries[3];
-            const float a0 = keys[1];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            const float a1 = keys[17];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            const float a2 = keys[33];
-            c2_0 = a2 * b0 + c2_0;
-            c2_1 = a2 * b1 + c2_1;
-            const float a3 = keys[49];
-            c3_0 = a3 * b0 + c3_0;
-            c3_1 = a3 * b1 + c3_1;
-            const float a4 = keys[65];
-            c4_0 = a4 * b0 + c4_0;
-            c4_1 = a4 * b1 + c4_1;
-            const float a5 = keys[81];
-            c5_0 = a5 * b0 + c5_0;
-            c5_1 = a5 * b1 + c5_1;
-        }
-        {
-            const float b0 = queries[4];
-            const float b1 = queries[5];
-            const float a0 = keys[2];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            const float a1 = keys[18];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            const float a2 = keys[34];
-            c2_0 = a2 * b0 + c2_0;
-            c2_1 = a2 * b1 + c2_1;
-            const float a3 = keys[50];
-            c3_0 = a3 * b0 + c3_0;
-            c3_1 = a3 * b1 + c3_1;
-            const float a4 = keys[66];
-            c4_0 = a4 * b0 + c4_0;
-            c4_1 = a4 * b1 + c4_1;
-            const float a5 = keys[82];
-            c5_0 = a5 * b0 + c5_0;
-            c5_1 = a5 * b1 + c5_1;
-        }
-        {
-            const float b0 = queries[6];
-            const float b1 = queries[7];
-            const float a0 = keys[3];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            const float a1 = keys[19];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            const float a2 = keys[35];
-            c2_0 = a2 * b0 + c2_0;
-            c2_1 = a2 * b1 + c2_1;
-            const float a3 = keys[51];
-            c3_0 = a3 * b0 + c3_0;
-            c3_1 = a3 * b1 + c3_1;
-            const float a4 = keys[67];
-            c4_0 = a4 * b0 + c4_0;
-            c4_1 = a4 * b1 + c4_1;
-            const float a5 = keys[83];
-            c5_0 = a5 * b0 + c5_0;
-            c5_1 = a5 * b1 + c5_1;
-        }
-        {
-            const float b0 = queries[8];
-            const float b1 = queries[9];
-            const float a0 = keys[4];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            const float a1 = keys[20];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            const float a2 = keys[36];
-            c2_0 = a2 * b0 + c2_0;
-            c2_1 = a2 * b1 + c2_1;
-            const float a3 = keys[52];
-            c3_0 = a3 * b0 + c3_0;
-            c3_1 = a3 * b1 + c3_1;
-            const float a4 = keys[68];
-            c4_0 = a4 * b0 + c4_0;
-            c4_1 = a4 * b1 + c4_1;
-            const float a5 = keys[84];
-            c5_0 = a5 * b0 + c5_0;
-            c5_1 = a5 * b1 + c5_1;
-        }
-        {
-            const float b0 = queries[10];
-            const float b1 = queries[11];
-            const float a0 = keys[5];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            const float a1 = keys[21];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            const float a2 = keys[37];
-            c2_0 = a2 * b0 + c2_0;
-            c2_1 = a2 * b1 + c2_1;
-            const float a3 = keys[53];
-            c3_0 = a3 * b0 + c3_0;
-            c3_1 = a3 * b1 + c3_1;
-            const float a4 = keys[69];
-            c4_0 = a4 * b0 + c4_0;
-            c4_1 = a4 * b1 + c4_1;
-            const float a5 = keys[85];
-            c5_0 = a5 * b0 + c5_0;
-            c5_1 = a5 * b1 + c5_1;
-        }
-        {
-            const float b0 = queries[12];
-            const float b1 = queries[13];
-            const float a0 = keys[6];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            const float a1 = keys[22];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            const float a2 = keys[38];
-            c2_0 = a2 * b0 + c2_0;
-            c2_1 = a2 * b1 + c2_1;
-            const float a3 = keys[54];
-            c3_0 = a3 * b0 + c3_0;
-            c3_1 = a3 * b1 + c3_1;
-            const float a4 = keys[70];
-            c4_0 = a4 * b0 + c4_0;
-            c4_1 = a4 * b1 + c4_1;
-            const float a5 = keys[86];
-            c5_0 = a5 * b0 + c5_0;
-            c5_1 = a5 * b1 + c5_1;
-        }
-        {
-            const float b0 = queries[14];
-            const float b1 = queries[15];
-            const float a0 = keys[7];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            const float a1 = keys[23];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            const float a2 = keys[39];
-            c2_0 = a2 * b0 + c2_0;
-            c2_1 = a2 * b1 + c2_1;
-            const float a3 = keys[55];
-            c3_0 = a3 * b0 + c3_0;
-            c3_1 = a3 * b1 + c3_1;
-            const float a4 = keys[71];
-            c4_0 = a4 * b0 + c4_0;
-            c4_1 = a4 * b1 + c4_1;
-            const float a5 = keys[87];
-            c5_0 = a5 * b0 + c5_0;
-            c5_1 = a5 * b1 + c5_1;
-        }
-        {
-            const float b0 = queries[16];
-            const float b1 = queries[17];
-            const float a0 = keys[8];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            const float a1 = keys[24];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            const float a2 = keys[40];
-            c2_0 = a2 * b0 + c2_0;
-            c2_1 = a2 * b1 + c2_1;
-            const float a3 = keys[56];
-            c3_0 = a3 * b0 + c3_0;
-            c3_1 = a3 * b1 + c3_1;
-            const float a4 = keys[72];
-            c4_0 = a4 * b0 + c4_0;
-            c4_1 = a4 * b1 + c4_1;
-            const float a5 = keys[88];
-            c5_0 = a5 * b0 + c5_0;
-            c5_1 = a5 * b1 + c5_1;
-        }
-        {
-            const float b0 = queries[18];
-            const float b1 = queries[19];
-            const float a0 = keys[9];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            const float a1 = keys[25];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            const float a2 = keys[41];
-            c2_0 = a2 * b0 + c2_0;
-            c2_1 = a2 * b1 + c2_1;
-            const float a3 = keys[57];
-            c3_0 = a3 * b0 + c3_0;
-            c3_1 = a3 * b1 + c3_1;
-            const float a4 = keys[73];
-            c4_0 = a4 * b0 + c4_0;
-            c4_1 = a4 * b1 + c4_1;
-            const float a5 = keys[89];
-            c5_0 = a5 * b0 + c5_0;
-            c5_1 = a5 * b1 + c5_1;
-        }
-        {
-            const float b0 = queries[20];
-            const float b1 = queries[21];
-            const float a0 = keys[10];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            const float a1 = keys[26];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            const float a2 = keys[42];
-            c2_0 = a2 * b0 + c2_0;
-            c2_1 = a2 * b1 + c2_1;
-            const float a3 = keys[58];
-            c3_0 = a3 * b0 + c3_0;
-            c3_1 = a3 * b1 + c3_1;
-            const float a4 = keys[74];
-            c4_0 = a4 * b0 + c4_0;
-            c4_1 = a4 * b1 + c4_1;
-            const float a5 = keys[90];
-            c5_0 = a5 * b0 + c5_0;
-            c5_1 = a5 * b1 + c5_1;
-        }
-        {
-            const float b0 = queries[22];
-            const float b1 = queries[23];
-            const float a0 = keys[11];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            const float a1 = keys[27];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            const float a2 = keys[43];
-            c2_0 = a2 * b0 + c2_0;
-            c2_1 = a2 * b1 + c2_1;
-            const float a3 = keys[59];
-            c3_0 = a3 * b0 + c3_0;
-            c3_1 = a3 * b1 + c3_1;
-            const float a4 = keys[75];
-            c4_0 = a4 * b0 + c4_0;
-            c4_1 = a4 * b1 + c4_1;
-            const float a5 = keys[91];
-            c5_0 = a5 * b0 + c5_0;
-            c5_1 = a5 * b1 + c5_1;
-        }
-        {
-            const float b0 = queries[24];
-            const float b1 = queries[25];
-            const float a0 = keys[12];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            const float a1 = keys[28];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            const float a2 = keys[44];
-            c2_0 = a2 * b0 + c2_0;
-            c2_1 = a2 * b1 + c2_1;
-            const float a3 = keys[60];
-            c3_0 = a3 * b0 + c3_0;
-            c3_1 = a3 * b1 + c3_1;
-            const float a4 = keys[76];
-            c4_0 = a4 * b0 + c4_0;
-            c4_1 = a4 * b1 + c4_1;
-            const float a5 = keys[92];
-            c5_0 = a5 * b0 + c5_0;
-            c5_1 = a5 * b1 + c5_1;
-        }
-        {
-            const float b0 = queries[26];
-            const float b1 = queries[27];
-            const float a0 = keys[13];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            const float a1 = keys[29];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            const float a2 = keys[45];
-            c2_0 = a2 * b0 + c2_0;
-            c2_1 = a2 * b1 + c2_1;
-            const float a3 = keys[61];
-            c3_0 = a3 * b0 + c3_0;
-            c3_1 = a3 * b1 + c3_1;
-            const float a4 = keys[77];
-            c4_0 = a4 * b0 + c4_0;
-            c4_1 = a4 * b1 + c4_1;
-            const float a5 = keys[93];
-            c5_0 = a5 * b0 + c5_0;
-            c5_1 = a5 * b1 + c5_1;
-        }
-        {
-            const float b0 = queries[28];
-            const float b1 = queries[29];
-            const float a0 = keys[14];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            const float a1 = keys[30];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            const float a2 = keys[46];
-            c2_0 = a2 * b0 + c2_0;
-            c2_1 = a2 * b1 + c2_1;
-            const float a3 = keys[62];
-            c3_0 = a3 * b0 + c3_0;
-            c3_1 = a3 * b1 + c3_1;
-            const float a4 = keys[78];
-            c4_0 = a4 * b0 + c4_0;
-            c4_1 = a4 * b1 + c4_1;
-            const float a5 = keys[94];
-            c5_0 = a5 * b0 + c5_0;
-            c5_1 = a5 * b1 + c5_1;
-        }
-        {
-            const float b0 = queries[30];
-            const float b1 = queries[31];
-            const float a0 = keys[15];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            const float a1 = keys[31];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            const float a2 = keys[47];
-            c2_0 = a2 * b0 + c2_0;
-            c2_1 = a2 * b1 + c2_1;
-            const float a3 = keys[63];
-            c3_0 = a3 * b0 + c3_0;
-            c3_1 = a3 * b1 + c3_1;
-            const float a4 = keys[79];
-            c4_0 = a4 * b0 + c4_0;
-            c4_1 = a4 * b1 + c4_1;
-            const float a5 = keys[95];
-            c5_0 = a5 * b0 + c5_0;
-            c5_1 = a5 * b1 + c5_1;
+        for (size_t k = 0; k < 16; k += 4) {
+            {
+                const float b0 = queries[2 * k];
+                const float b1 = queries[2 * k + 1];
+                const float a0 = keys[k];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                const float a1 = keys[k + 16];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                const float a2 = keys[k + 32];
+                c2_0 = a2 * b0 + c2_0;
+                c2_1 = a2 * b1 + c2_1;
+                const float a3 = keys[k + 48];
+                c3_0 = a3 * b0 + c3_0;
+                c3_1 = a3 * b1 + c3_1;
+                const float a4 = keys[k + 64];
+                c4_0 = a4 * b0 + c4_0;
+                c4_1 = a4 * b1 + c4_1;
+                const float a5 = keys[k + 80];
+                c5_0 = a5 * b0 + c5_0;
+                c5_1 = a5 * b1 + c5_1;
+            }
+            {
+                const float b0 = queries[2 * k + 2];
+                const float b1 = queries[2 * k + 3];
+                const float a0 = keys[k + 1];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                const float a1 = keys[k + 17];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                const float a2 = keys[k + 33];
+                c2_0 = a2 * b0 + c2_0;
+                c2_1 = a2 * b1 + c2_1;
+                const float a3 = keys[k + 49];
+                c3_0 = a3 * b0 + c3_0;
+                c3_1 = a3 * b1 + c3_1;
+                const float a4 = keys[k + 65];
+                c4_0 = a4 * b0 + c4_0;
+                c4_1 = a4 * b1 + c4_1;
+                const float a5 = keys[k + 81];
+                c5_0 = a5 * b0 + c5_0;
+                c5_1 = a5 * b1 + c5_1;
+            }
+            {
+                const float b0 = queries[2 * k + 4];
+                const float b1 = queries[2 * k + 5];
+                const float a0 = keys[k + 2];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                const float a1 = keys[k + 18];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                const float a2 = keys[k + 34];
+                c2_0 = a2 * b0 + c2_0;
+                c2_1 = a2 * b1 + c2_1;
+                const float a3 = keys[k + 50];
+                c3_0 = a3 * b0 + c3_0;
+                c3_1 = a3 * b1 + c3_1;
+                const float a4 = keys[k + 66];
+                c4_0 = a4 * b0 + c4_0;
+                c4_1 = a4 * b1 + c4_1;
+                const float a5 = keys[k + 82];
+                c5_0 = a5 * b0 + c5_0;
+                c5_1 = a5 * b1 + c5_1;
+            }
+            {
+                const float b0 = queries[2 * k + 6];
+                const float b1 = queries[2 * k + 7];
+                const float a0 = keys[k + 3];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                const float a1 = keys[k + 19];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                const float a2 = keys[k + 35];
+                c2_0 = a2 * b0 + c2_0;
+                c2_1 = a2 * b1 + c2_1;
+                const float a3 = keys[k + 51];
+                c3_0 = a3 * b0 + c3_0;
+                c3_1 = a3 * b1 + c3_1;
+                const float a4 = keys[k + 67];
+                c4_0 = a4 * b0 + c4_0;
+                c4_1 = a4 * b1 + c4_1;
+                const float a5 = keys[k + 83];
+                c5_0 = a5 * b0 + c5_0;
+                c5_1 = a5 * b1 + c5_1;
+            }
         }
         const int kept0 = key_keep[6 * tile] != 0;
         const int row0 = kept0;
@@ -547,11 +293,20 @@ static void scores_2(const float *restrict key_rows, const uint8_t *key_keep,
         scores[12 * tile + 11] = s5_1;
         max1 = max1 > s5_1 ? max1 : s5_1;
     }
+    maxima[0] = max0;
+    maxima[1] = max1;
+}
+
+/* Reference of each query: its maximum, rounded up to a whole number. */
+static void finish_maxima_2(float *restrict maxima)
+{
+    const float max0 = maxima[0];
     const float whole0 = round_up(max0);
     const int seen0 = max0 != minus_infinity();
     const float nothing0 = 0.0f;
     const float reference0 = seen0 ? whole0 : nothing0;
     maxima[0] = reference0;
+    const float max1 = maxima[1];
     const float whole1 = round_up(max1);
     const int seen1 = max1 != minus_infinity();
     const float nothing1 = 0.0f;
@@ -618,8 +373,8 @@ static void repair_row_2(const float *restrict value_rows, const uint8_t *key_ke
     }
 }
 
-/* Weighted values of 2 queries, divided by the sums. */
-static void context_2(const float *restrict value_rows, float *restrict out_rows,
+/* Weighted values of queries 0 to 1, 16 columns from 0, divided by the sums. */
+static void context_2_2x4(const float *restrict value_rows, float *restrict out_rows,
     const uint8_t *key_keep, float *restrict scores, float *restrict inverse_sums)
 {
     for (size_t columns = 0; columns < 4; columns++) {
@@ -632,389 +387,135 @@ static void context_2(const float *restrict value_rows, float *restrict out_rows
         float c1_1 = 0.0f;
         float c1_2 = 0.0f;
         float c1_3 = 0.0f;
-        {
-            const float b0 = value_rows[4 * columns];
-            const float b1 = value_rows[4 * columns + 1];
-            const float b2 = value_rows[4 * columns + 2];
-            const float b3 = value_rows[4 * columns + 3];
-            const float a0 = scores[0];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            c0_2 = a0 * b2 + c0_2;
-            c0_3 = a0 * b3 + c0_3;
-            const float a1 = scores[1];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            c1_2 = a1 * b2 + c1_2;
-            c1_3 = a1 * b3 + c1_3;
-        }
-        {
-            const float b0 = value_rows[4 * columns + 16];
-            const float b1 = value_rows[4 * columns + 17];
-            const float b2 = value_rows[4 * columns + 18];
-            const float b3 = value_rows[4 * columns + 19];
-            const float a0 = scores[2];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            c0_2 = a0 * b2 + c0_2;
-            c0_3 = a0 * b3 + c0_3;
-            const float a1 = scores[3];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            c1_2 = a1 * b2 + c1_2;
-            c1_3 = a1 * b3 + c1_3;
-        }
-        {
-            const float b0 = value_rows[4 * columns + 32];
-            const float b1 = value_rows[4 * columns + 33];
-            const float b2 = value_rows[4 * columns + 34];
-            const float b3 = value_rows[4 * columns + 35];
-            const float a0 = scores[4];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            c0_2 = a0 * b2 + c0_2;
-            c0_3 = a0 * b3 + c0_3;
-            const float a1 = scores[5];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            c1_2 = a1 * b2 + c1_2;
-            c1_3 = a1 * b3 + c1_3;
-        }
-        {
-            const float b0 = value_rows[4 * columns + 48];
-            const float b1 = value_rows[4 * columns + 49];
-            const float b2 = value_rows[4 * columns + 50];
-            const float b3 = value_rows[4 * columns + 51];
-            const float a0 = scores[6];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            c0_2 = a0 * b2 + c0_2;
-            c0_3 = a0 * b3 + c0_3;
-            const float a1 = scores[7];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            c1_2 = a1 * b2 + c1_2;
-            c1_3 = a1 * b3 + c1_3;
-        }
-        {
-            const float b0 = value_rows[4 * columns + 64];
-            const float b1 = value_rows[4 * columns + 65];
-            const float b2 = value_rows[4 * columns + 66];
-            const float b3 = value_rows[4 * columns + 67];
-            const float a0 = scores[8];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            c0_2 = a0 * b2 + c0_2;
-            c0_3 = a0 * b3 + c0_3;
-            const float a1 = scores[9];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            c1_2 = a1 * b2 + c1_2;
-            c1_3 = a1 * b3 + c1_3;
-        }
-        {
-            const float b0 = value_rows[4 * columns + 80];
-            const float b1 = value_rows[4 * columns + 81];
-            const float b2 = value_rows[4 * columns + 82];
-            const float b3 = value_rows[4 * columns + 83];
-            const float a0 = scores[10];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            c0_2 = a0 * b2 + c0_2;
-            c0_3 = a0 * b3 + c0_3;
-            const float a1 = scores[11];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            c1_2 = a1 * b2 + c1_2;
-            c1_3 = a1 * b3 + c1_3;
-        }
-        {
-            const float b0 = value_rows[4 * columns + 96];
-            const float b1 = value_rows[4 * columns + 97];
-            const float b2 = value_rows[4 * columns + 98];
-            const float b3 = value_rows[4 * columns + 99];
-            const float a0 = scores[12];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            c0_2 = a0 * b2 + c0_2;
-            c0_3 = a0 * b3 + c0_3;
-            const float a1 = scores[13];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            c1_2 = a1 * b2 + c1_2;
-            c1_3 = a1 * b3 + c1_3;
-        }
-        {
-            const float b0 = value_rows[4 * columns + 112];
-            const float b1 = value_rows[4 * columns + 113];
-            const float b2 = value_rows[4 * columns + 114];
-            const float b3 = value_rows[4 * columns + 115];
-            const float a0 = scores[14];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            c0_2 = a0 * b2 + c0_2;
-            c0_3 = a0 * b3 + c0_3;
-            const float a1 = scores[15];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            c1_2 = a1 * b2 + c1_2;
-            c1_3 = a1 * b3 + c1_3;
-        }
-        {
-            const float b0 = value_rows[4 * columns + 128];
-            const float b1 = value_rows[4 * columns + 129];
-            const float b2 = value_rows[4 * columns + 130];
-            const float b3 = value_rows[4 * columns + 131];
-            const float a0 = scores[16];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            c0_2 = a0 * b2 + c0_2;
-            c0_3 = a0 * b3 + c0_3;
-            const float a1 = scores[17];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            c1_2 = a1 * b2 + c1_2;
-            c1_3 = a1 * b3 + c1_3;
-        }
-        {
-            const float b0 = value_rows[4 * columns + 144];
-            const float b1 = value_rows[4 * columns + 145];
-            const float b2 = value_rows[4 * columns + 146];
-            const float b3 = value_rows[4 * columns + 147];
-            const float a0 = scores[18];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            c0_2 = a0 * b2 + c0_2;
-            c0_3 = a0 * b3 + c0_3;
-            const float a1 = scores[19];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            c1_2 = a1 * b2 + c1_2;
-            c1_3 = a1 * b3 + c1_3;
-        }
-        {
-            const float b0 = value_rows[4 * columns + 160];
-            const float b1 = value_rows[4 * columns + 161];
-            const float b2 = value_rows[4 * columns + 162];
-            const float b3 = value_rows[4 * columns + 163];
-            const float a0 = scores[20];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            c0_2 = a0 * b2 + c0_2;
-            c0_3 = a0 * b3 + c0_3;
-            const float a1 = scores[21];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            c1_2 = a1 * b2 + c1_2;
-            c1_3 = a1 * b3 + c1_3;
-        }
-        {
-            const float b0 = value_rows[4 * columns + 176];
-            const float b1 = value_rows[4 * columns + 177];
-            const float b2 = value_rows[4 * columns + 178];
-            const float b3 = value_rows[4 * columns + 179];
-            const float a0 = scores[22];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            c0_2 = a0 * b2 + c0_2;
-            c0_3 = a0 * b3 + c0_3;
-            const float a1 = scores[23];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            c1_2 = a1 * b2 + c1_2;
-            c1_3 = a1 * b3 + c1_3;
-        }
-        {
-            const float b0 = value_rows[4 * columns + 192];
-            const float b1 = value_rows[4 * columns + 193];
-            const float b2 = value_rows[4 * columns + 194];
-            const float b3 = value_rows[4 * columns + 195];
-            const float a0 = scores[24];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            c0_2 = a0 * b2 + c0_2;
-            c0_3 = a0 * b3 + c0_3;
-            const float a1 = scores[25];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            c1_2 = a1 * b2 + c1_2;
-            c1_3 = a1 * b3 + c1_3;
-        }
-        {
-            const float b0 = value_rows[4 * columns + 208];
-            const float b1 = value_rows[4 * columns + 209];
-            const float b2 = value_rows[4 * columns + 210];
-            const float b3 = value_rows[4 * columns + 211];
-            const float a0 = scores[26];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            c0_2 = a0 * b2 + c0_2;
-            c0_3 = a0 * b3 + c0_3;
-            const float a1 = scores[27];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            c1_2 = a1 * b2 + c1_2;
-            c1_3 = a1 * b3 + c1_3;
-        }
-        {
-            const float b0 = value_rows[4 * columns + 224];
-            const float b1 = value_rows[4 * columns + 225];
-            const float b2 = value_rows[4 * columns + 226];
-            const float b3 = value_rows[4 * columns + 227];
-            const float a0 = scores[28];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            c0_2 = a0 * b2 + c0_2;
-            c0_3 = a0 * b3 + c0_3;
-            const float a1 = scores[29];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            c1_2 = a1 * b2 + c1_2;
-            c1_3 = a1 * b3 + c1_3;
-        }
-        {
-            const float b0 = value_rows[4 * columns + 240];
-            const float b1 = value_rows[4 * columns + 241];
-            const float b2 = value_rows[4 * columns + 242];
-            const float b3 = value_rows[4 * columns + 243];
-            const float a0 = scores[30];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            c0_2 = a0 * b2 + c0_2;
-            c0_3 = a0 * b3 + c0_3;
-            const float a1 = scores[31];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            c1_2 = a1 * b2 + c1_2;
-            c1_3 = a1 * b3 + c1_3;
-        }
-        {
-            const float b0 = value_rows[4 * columns + 256];
-            const float b1 = value_rows[4 * columns + 257];
-            const float b2 = value_rows[4 * columns + 258];
-            const float b3 = value_rows[4 * columns + 259];
-            const float a0 = scores[32];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            c0_2 = a0 * b2 + c0_2;
-            c0_3 = a0 * b3 + c0_3;
-            const float a1 = scores[33];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            c1_2 = a1 * b2 + c1_2;
-            c1_3 = a1 * b3 + c1_3;
-        }
-        {
-            const float b0 = value_rows[4 * columns + 272];
-            const float b1 = value_rows[4 * columns + 273];
-            const float b2 = value_rows[4 * columns + 274];
-            const float b3 = value_rows[4 * columns + 275];
-            const float a0 = scores[34];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            c0_2 = a0 * b2 + c0_2;
-            c0_3 = a0 * b3 + c0_3;
-            const float a1 = scores[35];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            c1_2 = a1 * b2 + c1_2;
-            c1_3 = a1 * b3 + c1_3;
-        }
-        {
-            const float b0 = value_rows[4 * columns + 288];
-            const float b1 = value_rows[4 * columns + 289];
-            const float b2 = value_rows[4 * columns + 290];
-            const float b3 = value_rows[4 * columns + 291];
-            const float a0 = scores[36];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            c0_2 = a0 * b2 + c0_2;
-            c0_3 = a0 * b3 + c0_3;
-            const float a1 = scores[37];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            c1_2 = a1 * b2 + c1_2;
-            c1_3 = a1 * b3 + c1_3;
-        }
-        {
-            const float b0 = value_rows[4 * columns + 304];
-            const float b1 = value_rows[4 * columns + 305];
-            const float b2 = value_rows[4 * columns + 306];
-            const float b3 = value_rows[4 * columns + 307];
-            const float a0 = scores[38];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            c0_2 = a0 * b2 + c0_2;
-            c0_3 = a0 * b3 + c0_3;
-            const float a1 = scores[39];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            c1_2 = a1 * b2 + c1_2;
-            c1_3 = a1 * b3 + c1_3;
-        }
-        {
-            const float b0 = value_rows[4 * columns + 320];
-            const float b1 = value_rows[4 * columns + 321];
-            const float b2 = value_rows[4 * columns + 322];
-            const float b3 = value_rows[4 * columns + 323];
-            const float a0 = scores[40];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            c0_2 = a0 * b2 + c0_2;
-            c0_3 = a0 * b3 + c0_3;
-            const float a1 = scores[41];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            c1_2 = a1 * b2 + c1_2;
-            c1_3 = a1 * b3 + c1_3;
-        }
-        {
-            const float b0 = value_rows[4 * columns + 336];
-            const float b1 = value_rows[4 * columns + 337];
-            const float b2 = value_rows[4 * columns + 338];
-            const float b3 = value_rows[4 * columns + 339];
-            const float a0 = scores[42];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            c0_2 = a0 * b2 + c0_2;
-            c0_3 = a0 * b3 + c0_3;
-            const float a1 = scores[43];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            c1_2 = a1 * b2 + c1_2;
-            c1_3 = a1 * b3 + c1_3;
-        }
-        {
-            const float b0 = value_rows[4 * columns + 352];
-            const float b1 = value_rows[4 * columns + 353];
-            const float b2 = value_rows[4 * columns + 354];
-            const float b3 = value_rows[4 * columns + 355];
-            const float a0 = scores[44];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            c0_2 = a0 * b2 + c0_2;
-            c0_3 = a0 * b3 + c0_3;
-            const float a1 = scores[45];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            c1_2 = a1 * b2 + c1_2;
-            c1_3 = a1 * b3 + c1_3;
-        }
-        {
-            const float b0 = value_rows[4 * columns + 368];
-            const float b1 = value_rows[4 * columns + 369];
-            const float b2 = value_rows[4 * columns + 370];
-            const float b3 = value_rows[4 * columns + 371];
-            const float a0 = scores[46];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            c0_2 = a0 * b2 + c0_2;
-            c0_3 = a0 * b3 + c0_3;
-            const float a1 = scores[47];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            c1_2 = a1 * b2 + c1_2;
-            c1_3 = a1 * b3 + c1_3;
+        for (size_t k = 0; k < 24; k += 8) {
+            {
+                const float b0 = value_rows[16 * k + 4 * columns];
+                const float b1 = value_rows[16 * k + 4 * columns + 1];
+                const float b2 = value_rows[16 * k + 4 * columns + 2];
+                const float b3 = value_rows[16 * k + 4 * columns + 3];
+                const float a0 = scores[2 * k];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                c0_2 = a0 * b2 + c0_2;
+                c0_3 = a0 * b3 + c0_3;
+                const float a1 = scores[2 * k + 1];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                c1_2 = a1 * b2 + c1_2;
+                c1_3 = a1 * b3 + c1_3;
+            }
+            {
+                const float b0 = value_rows[16 * k + 4 * columns + 16];
+                const float b1 = value_rows[16 * k + 4 * columns + 17];
+                const float b2 = value_rows[16 * k + 4 * columns + 18];
+                const float b3 = value_rows[16 * k + 4 * columns + 19];
+                const float a0 = scores[2 * k + 2];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                c0_2 = a0 * b2 + c0_2;
+                c0_3 = a0 * b3 + c0_3;
+                const float a1 = scores[2 * k + 3];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                c1_2 = a1 * b2 + c1_2;
+                c1_3 = a1 * b3 + c1_3;
+            }
+            {
+                const float b0 = value_rows[16 * k + 4 * columns + 32];
+                const float b1 = value_rows[16 * k + 4 * columns + 33];
+                const float b2 = value_rows[16 * k + 4 * columns + 34];
+                const float b3 = value_rows[16 * k + 4 * columns + 35];
+                const float a0 = scores[2 * k + 4];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                c0_2 = a0 * b2 + c0_2;
+                c0_3 = a0 * b3 + c0_3;
+                const float a1 = scores[2 * k + 5];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                c1_2 = a1 * b2 + c1_2;
+                c1_3 = a1 * b3 + c1_3;
+            }
+            {
+                const float b0 = value_rows[16 * k + 4 * columns + 48];
+                const float b1 = value_rows[16 * k + 4 * columns + 49];
+                const float b2 = value_rows[16 * k + 4 * columns + 50];
+                const float b3 = value_rows[16 * k + 4 * columns + 51];
+                const float a0 = scores[2 * k + 6];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                c0_2 = a0 * b2 + c0_2;
+                c0_3 = a0 * b3 + c0_3;
+                const float a1 = scores[2 * k + 7];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                c1_2 = a1 * b2 + c1_2;
+                c1_3 = a1 * b3 + c1_3;
+            }
+            {
+                const float b0 = value_rows[16 * k + 4 * columns + 64];
+                const float b1 = value_rows[16 * k + 4 * columns + 65];
+                const float b2 = value_rows[16 * k + 4 * columns + 66];
+                const float b3 = value_rows[16 * k + 4 * columns + 67];
+                const float a0 = scores[2 * k + 8];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                c0_2 = a0 * b2 + c0_2;
+                c0_3 = a0 * b3 + c0_3;
+                const float a1 = scores[2 * k + 9];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                c1_2 = a1 * b2 + c1_2;
+                c1_3 = a1 * b3 + c1_3;
+            }
+            {
+                const float b0 = value_rows[16 * k + 4 * columns + 80];
+                const float b1 = value_rows[16 * k + 4 * columns + 81];
+                const float b2 = value_rows[16 * k + 4 * columns + 82];
+                const float b3 = value_rows[16 * k + 4 * columns + 83];
+                const float a0 = scores[2 * k + 10];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                c0_2 = a0 * b2 + c0_2;
+                c0_3 = a0 * b3 + c0_3;
+                const float a1 = scores[2 * k + 11];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                c1_2 = a1 * b2 + c1_2;
+                c1_3 = a1 * b3 + c1_3;
+            }
+            {
+                const float b0 = value_rows[16 * k + 4 * columns + 96];
+                const float b1 = value_rows[16 * k + 4 * columns + 97];
+                const float b2 = value_rows[16 * k + 4 * columns + 98];
+                const float b3 = value_rows[16 * k + 4 * columns + 99];
+                const float a0 = scores[2 * k + 12];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                c0_2 = a0 * b2 + c0_2;
+                c0_3 = a0 * b3 + c0_3;
+                const float a1 = scores[2 * k + 13];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                c1_2 = a1 * b2 + c1_2;
+                c1_3 = a1 * b3 + c1_3;
+            }
+            {
+                const float b0 = value_rows[16 * k + 4 * columns + 112];
+                const float b1 = value_rows[16 * k + 4 * columns + 113];
+                const float b2 = value_rows[16 * k + 4 * columns + 114];
+                const float b3 = value_rows[16 * k + 4 * columns + 115];
+                const float a0 = scores[2 * k + 14];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                c0_2 = a0 * b2 + c0_2;
+                c0_3 = a0 * b3 + c0_3;
+                const float a1 = scores[2 * k + 15];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                c1_2 = a1 * b2 + c1_2;
+                c1_3 = a1 * b3 + c1_3;
+            }
         }
         const float inverse0 = inverse_sums[0];
         const float o0_0 = c0_0 * inverse0;
@@ -1062,9 +563,11 @@ static void attend_2(const float *restrict query_rows, const float *restrict key
     float *maxima = scratch + 80;
     float *inverse_sums = scratch + 96;
     gather_queries_2(query_rows, queries);
-    scores_2(key_rows, key_keep, queries, scores, maxima);
+    start_maxima_2(maxima);
+    scores_6keys_2(key_rows, key_keep, queries, scores, maxima);
+    finish_maxima_2(maxima);
     softmax_2(scores, maxima, inverse_sums);
-    context_2(value_rows, out_rows, key_keep, scores, inverse_sums);
+    context_2_2x4(value_rows, out_rows, key_keep, scores, inverse_sums);
 }
 
 /* Attention: scores, softmax, context. */

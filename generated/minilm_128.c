@@ -179,8 +179,8 @@ static inline __m512 vec_exp2(__m512 x)
 
 /* ---- Projections: q, k, v = x . W^T + b ------------------------------------------------------ */
 
-/* One panel of 32 columns, all 128 rows: out = bias + in . panel. */
-static void project_32_biased(const float *restrict input, const float *restrict panel,
+/* 104 rows of one panel of 32 columns: out = bias + in . panel. */
+static void project_32_biased_13x2(const float *restrict input, const float *restrict panel,
     float *restrict out)
 {
     for (size_t tile = 0; tile < 8; tile++) {
@@ -212,7 +212,208 @@ static void project_32_biased(const float *restrict input, const float *restrict
         __m512 c11_1 = _mm512_loadu_ps(panel + 16);
         __m512 c12_0 = _mm512_loadu_ps(panel);
         __m512 c12_1 = _mm512_loadu_ps(panel + 16);
-        for (size_t k = 0; k < 384; k++) {
+        _mm512_storeu_ps(out + 416 * tile, c0_0);
+        _mm512_storeu_ps(out + 416 * tile + 16, c0_1);
+        _mm512_storeu_ps(out + 416 * tile + 32, c1_0);
+        _mm512_storeu_ps(out + 416 * tile + 48, c1_1);
+        _mm512_storeu_ps(out + 416 * tile + 64, c2_0);
+        _mm512_storeu_ps(out + 416 * tile + 80, c2_1);
+        _mm512_storeu_ps(out + 416 * tile + 96, c3_0);
+        _mm512_storeu_ps(out + 416 * tile + 112, c3_1);
+        _mm512_storeu_ps(out + 416 * tile + 128, c4_0);
+        _mm512_storeu_ps(out + 416 * tile + 144, c4_1);
+        _mm512_storeu_ps(out + 416 * tile + 160, c5_0);
+        _mm512_storeu_ps(out + 416 * tile + 176, c5_1);
+        _mm512_storeu_ps(out + 416 * tile + 192, c6_0);
+        _mm512_storeu_ps(out + 416 * tile + 208, c6_1);
+        _mm512_storeu_ps(out + 416 * tile + 224, c7_0);
+        _mm512_storeu_ps(out + 416 * tile + 240, c7_1);
+        _mm512_storeu_ps(out + 416 * tile + 256, c8_0);
+        _mm512_storeu_ps(out + 416 * tile + 272, c8_1);
+        _mm512_storeu_ps(out + 416 * tile + 288, c9_0);
+        _mm512_storeu_ps(out + 416 * tile + 304, c9_1);
+        _mm512_storeu_ps(out + 416 * tile + 320, c10_0);
+        _mm512_storeu_ps(out + 416 * tile + 336, c10_1);
+        _mm512_storeu_ps(out + 416 * tile + 352, c11_0);
+        _mm512_storeu_ps(out + 416 * tile + 368, c11_1);
+        _mm512_storeu_ps(out + 416 * tile + 384, c12_0);
+        _mm512_storeu_ps(out + 416 * tile + 400, c12_1);
+        {
+            c0_0 = _mm512_setzero_ps();
+            c0_1 = _mm512_setzero_ps();
+            c1_0 = _mm512_setzero_ps();
+            c1_1 = _mm512_setzero_ps();
+            c2_0 = _mm512_setzero_ps();
+            c2_1 = _mm512_setzero_ps();
+            c3_0 = _mm512_setzero_ps();
+            c3_1 = _mm512_setzero_ps();
+            c4_0 = _mm512_setzero_ps();
+            c4_1 = _mm512_setzero_ps();
+            c5_0 = _mm512_setzero_ps();
+            c5_1 = _mm512_setzero_ps();
+            c6_0 = _mm512_setzero_ps();
+            c6_1 = _mm512_setzero_ps();
+            c7_0 = _mm512_setzero_ps();
+            c7_1 = _mm512_setzero_ps();
+            c8_0 = _mm512_setzero_ps();
+            c8_1 = _mm512_setzero_ps();
+            c9_0 = _mm512_setzero_ps();
+            c9_1 = _mm512_setzero_ps();
+            c10_0 = _mm512_setzero_ps();
+            c10_1 = _mm512_setzero_ps();
+            c11_0 = _mm512_setzero_ps();
+            c11_1 = _mm512_setzero_ps();
+            c12_0 = _mm512_setzero_ps();
+            c12_1 = _mm512_setzero_ps();
+            for (size_t k = 0; k < 256; k++) {
+                const __m512 b0 = _mm512_loadu_ps(panel + 32 * k + 32);
+                const __m512 b1 = _mm512_loadu_ps(panel + 32 * k + 48);
+                const __m512 a0 = _mm512_set1_ps(in_rows[k]);
+                c0_0 = _mm512_fmadd_ps(a0, b0, c0_0);
+                c0_1 = _mm512_fmadd_ps(a0, b1, c0_1);
+                const __m512 a1 = _mm512_set1_ps(in_rows[k + 384]);
+                c1_0 = _mm512_fmadd_ps(a1, b0, c1_0);
+                c1_1 = _mm512_fmadd_ps(a1, b1, c1_1);
+                const __m512 a2 = _mm512_set1_ps(in_rows[k + 768]);
+                c2_0 = _mm512_fmadd_ps(a2, b0, c2_0);
+                c2_1 = _mm512_fmadd_ps(a2, b1, c2_1);
+                const __m512 a3 = _mm512_set1_ps(in_rows[k + 1152]);
+                c3_0 = _mm512_fmadd_ps(a3, b0, c3_0);
+                c3_1 = _mm512_fmadd_ps(a3, b1, c3_1);
+                const __m512 a4 = _mm512_set1_ps(in_rows[k + 1536]);
+                c4_0 = _mm512_fmadd_ps(a4, b0, c4_0);
+                c4_1 = _mm512_fmadd_ps(a4, b1, c4_1);
+                const __m512 a5 = _mm512_set1_ps(in_rows[k + 1920]);
+                c5_0 = _mm512_fmadd_ps(a5, b0, c5_0);
+                c5_1 = _mm512_fmadd_ps(a5, b1, c5_1);
+                const __m512 a6 = _mm512_set1_ps(in_rows[k + 2304]);
+                c6_0 = _mm512_fmadd_ps(a6, b0, c6_0);
+                c6_1 = _mm512_fmadd_ps(a6, b1, c6_1);
+                const __m512 a7 = _mm512_set1_ps(in_rows[k + 2688]);
+                c7_0 = _mm512_fmadd_ps(a7, b0, c7_0);
+                c7_1 = _mm512_fmadd_ps(a7, b1, c7_1);
+                const __m512 a8 = _mm512_set1_ps(in_rows[k + 3072]);
+                c8_0 = _mm512_fmadd_ps(a8, b0, c8_0);
+                c8_1 = _mm512_fmadd_ps(a8, b1, c8_1);
+                const __m512 a9 = _mm512_set1_ps(in_rows[k + 3456]);
+                c9_0 = _mm512_fmadd_ps(a9, b0, c9_0);
+                c9_1 = _mm512_fmadd_ps(a9, b1, c9_1);
+                const __m512 a10 = _mm512_set1_ps(in_rows[k + 3840]);
+                c10_0 = _mm512_fmadd_ps(a10, b0, c10_0);
+                c10_1 = _mm512_fmadd_ps(a10, b1, c10_1);
+                const __m512 a11 = _mm512_set1_ps(in_rows[k + 4224]);
+                c11_0 = _mm512_fmadd_ps(a11, b0, c11_0);
+                c11_1 = _mm512_fmadd_ps(a11, b1, c11_1);
+                const __m512 a12 = _mm512_set1_ps(in_rows[k + 4608]);
+                c12_0 = _mm512_fmadd_ps(a12, b0, c12_0);
+                c12_1 = _mm512_fmadd_ps(a12, b1, c12_1);
+            }
+            const __m512 t0_0 = _mm512_loadu_ps(out + 416 * tile);
+            c0_0 = _mm512_add_ps(t0_0, c0_0);
+            _mm512_storeu_ps(out + 416 * tile, c0_0);
+            const __m512 t0_1 = _mm512_loadu_ps(out + 416 * tile + 16);
+            c0_1 = _mm512_add_ps(t0_1, c0_1);
+            _mm512_storeu_ps(out + 416 * tile + 16, c0_1);
+            const __m512 t1_0 = _mm512_loadu_ps(out + 416 * tile + 32);
+            c1_0 = _mm512_add_ps(t1_0, c1_0);
+            _mm512_storeu_ps(out + 416 * tile + 32, c1_0);
+            const __m512 t1_1 = _mm512_loadu_ps(out + 416 * tile + 48);
+            c1_1 = _mm512_add_ps(t1_1, c1_1);
+            _mm512_storeu_ps(out + 416 * tile + 48, c1_1);
+            const __m512 t2_0 = _mm512_loadu_ps(out + 416 * tile + 64);
+            c2_0 = _mm512_add_ps(t2_0, c2_0);
+            _mm512_storeu_ps(out + 416 * tile + 64, c2_0);
+            const __m512 t2_1 = _mm512_loadu_ps(out + 416 * tile + 80);
+            c2_1 = _mm512_add_ps(t2_1, c2_1);
+            _mm512_storeu_ps(out + 416 * tile + 80, c2_1);
+            const __m512 t3_0 = _mm512_loadu_ps(out + 416 * tile + 96);
+            c3_0 = _mm512_add_ps(t3_0, c3_0);
+            _mm512_storeu_ps(out + 416 * tile + 96, c3_0);
+            const __m512 t3_1 = _mm512_loadu_ps(out + 416 * tile + 112);
+            c3_1 = _mm512_add_ps(t3_1, c3_1);
+            _mm512_storeu_ps(out + 416 * tile + 112, c3_1);
+            const __m512 t4_0 = _mm512_loadu_ps(out + 416 * tile + 128);
+            c4_0 = _mm512_add_ps(t4_0, c4_0);
+            _mm512_storeu_ps(out + 416 * tile + 128, c4_0);
+            const __m512 t4_1 = _mm512_loadu_ps(out + 416 * tile + 144);
+            c4_1 = _mm512_add_ps(t4_1, c4_1);
+            _mm512_storeu_ps(out + 416 * tile + 144, c4_1);
+            const __m512 t5_0 = _mm512_loadu_ps(out + 416 * tile + 160);
+            c5_0 = _mm512_add_ps(t5_0, c5_0);
+            _mm512_storeu_ps(out + 416 * tile + 160, c5_0);
+            const __m512 t5_1 = _mm512_loadu_ps(out + 416 * tile + 176);
+            c5_1 = _mm512_add_ps(t5_1, c5_1);
+            _mm512_storeu_ps(out + 416 * tile + 176, c5_1);
+            const __m512 t6_0 = _mm512_loadu_ps(out + 416 * tile + 192);
+            c6_0 = _mm512_add_ps(t6_0, c6_0);
+            _mm512_storeu_ps(out + 416 * tile + 192, c6_0);
+            const __m512 t6_1 = _mm512_loadu_ps(out + 416 * tile + 208);
+            c6_1 = _mm512_add_ps(t6_1, c6_1);
+            _mm512_storeu_ps(out + 416 * tile + 208, c6_1);
+            const __m512 t7_0 = _mm512_loadu_ps(out + 416 * tile + 224);
+            c7_0 = _mm512_add_ps(t7_0, c7_0);
+            _mm512_storeu_ps(out + 416 * tile + 224, c7_0);
+            const __m512 t7_1 = _mm512_loadu_ps(out + 416 * tile + 240);
+            c7_1 = _mm512_add_ps(t7_1, c7_1);
+            _mm512_storeu_ps(out + 416 * tile + 240, c7_1);
+            const __m512 t8_0 = _mm512_loadu_ps(out + 416 * tile + 256);
+            c8_0 = _mm512_add_ps(t8_0, c8_0);
+            _mm512_storeu_ps(out + 416 * tile + 256, c8_0);
+            const __m512 t8_1 = _mm512_loadu_ps(out + 416 * tile + 272);
+            c8_1 = _mm512_add_ps(t8_1, c8_1);
+            _mm512_storeu_ps(out + 416 * tile + 272, c8_1);
+            const __m512 t9_0 = _mm512_loadu_ps(out + 416 * tile + 288);
+            c9_0 = _mm512_add_ps(t9_0, c9_0);
+            _mm512_storeu_ps(out + 416 * tile + 288, c9_0);
+            const __m512 t9_1 = _mm512_loadu_ps(out + 416 * tile + 304);
+            c9_1 = _mm512_add_ps(t9_1, c9_1);
+            _mm512_storeu_ps(out + 416 * tile + 304, c9_1);
+            const __m512 t10_0 = _mm512_loadu_ps(out + 416 * tile + 320);
+            c10_0 = _mm512_add_ps(t10_0, c10_0);
+            _mm512_storeu_ps(out + 416 * tile + 320, c10_0);
+            const __m512 t10_1 = _mm512_loadu_ps(out + 416 * tile + 336);
+            c10_1 = _mm512_add_ps(t10_1, c10_1);
+            _mm512_storeu_ps(out + 416 * tile + 336, c10_1);
+            const __m512 t11_0 = _mm512_loadu_ps(out + 416 * tile + 352);
+            c11_0 = _mm512_add_ps(t11_0, c11_0);
+            _mm512_storeu_ps(out + 416 * tile + 352, c11_0);
+            const __m512 t11_1 = _mm512_loadu_ps(out + 416 * tile + 368);
+            c11_1 = _mm512_add_ps(t11_1, c11_1);
+            _mm512_storeu_ps(out + 416 * tile + 368, c11_1);
+            const __m512 t12_0 = _mm512_loadu_ps(out + 416 * tile + 384);
+            c12_0 = _mm512_add_ps(t12_0, c12_0);
+            _mm512_storeu_ps(out + 416 * tile + 384, c12_0);
+            const __m512 t12_1 = _mm512_loadu_ps(out + 416 * tile + 400);
+            c12_1 = _mm512_add_ps(t12_1, c12_1);
+            _mm512_storeu_ps(out + 416 * tile + 400, c12_1);
+        }
+        c0_0 = _mm512_setzero_ps();
+        c0_1 = _mm512_setzero_ps();
+        c1_0 = _mm512_setzero_ps();
+        c1_1 = _mm512_setzero_ps();
+        c2_0 = _mm512_setzero_ps();
+        c2_1 = _mm512_setzero_ps();
+        c3_0 = _mm512_setzero_ps();
+        c3_1 = _mm512_setzero_ps();
+        c4_0 = _mm512_setzero_ps();
+        c4_1 = _mm512_setzero_ps();
+        c5_0 = _mm512_setzero_ps();
+        c5_1 = _mm512_setzero_ps();
+        c6_0 = _mm512_setzero_ps();
+        c6_1 = _mm512_setzero_ps();
+        c7_0 = _mm512_setzero_ps();
+        c7_1 = _mm512_setzero_ps();
+        c8_0 = _mm512_setzero_ps();
+        c8_1 = _mm512_setzero_ps();
+        c9_0 = _mm512_setzero_ps();
+        c9_1 = _mm512_setzero_ps();
+        c10_0 = _mm512_setzero_ps();
+        c10_1 = _mm512_setzero_ps();
+        c11_0 = _mm512_setzero_ps();
+        c11_1 = _mm512_setzero_ps();
+        c12_0 = _mm512_setzero_ps();
+        c12_1 = _mm512_setzero_ps();
+        for (size_t k = 256; k < 384; k++) {
             const __m512 b0 = _mm512_loadu_ps(panel + 32 * k + 32);
             const __m512 b1 = _mm512_loadu_ps(panel + 32 * k + 48);
             const __m512 a0 = _mm512_set1_ps(in_rows[k]);
@@ -255,6 +456,58 @@ static void project_32_biased(const float *restrict input, const float *restrict
             c12_0 = _mm512_fmadd_ps(a12, b0, c12_0);
             c12_1 = _mm512_fmadd_ps(a12, b1, c12_1);
         }
+        const __m512 t0_0 = _mm512_loadu_ps(out + 416 * tile);
+        c0_0 = _mm512_add_ps(t0_0, c0_0);
+        const __m512 t0_1 = _mm512_loadu_ps(out + 416 * tile + 16);
+        c0_1 = _mm512_add_ps(t0_1, c0_1);
+        const __m512 t1_0 = _mm512_loadu_ps(out + 416 * tile + 32);
+        c1_0 = _mm512_add_ps(t1_0, c1_0);
+        const __m512 t1_1 = _mm512_loadu_ps(out + 416 * tile + 48);
+        c1_1 = _mm512_add_ps(t1_1, c1_1);
+        const __m512 t2_0 = _mm512_loadu_ps(out + 416 * tile + 64);
+        c2_0 = _mm512_add_ps(t2_0, c2_0);
+        const __m512 t2_1 = _mm512_loadu_ps(out + 416 * tile + 80);
+        c2_1 = _mm512_add_ps(t2_1, c2_1);
+        const __m512 t3_0 = _mm512_loadu_ps(out + 416 * tile + 96);
+        c3_0 = _mm512_add_ps(t3_0, c3_0);
+        const __m512 t3_1 = _mm512_loadu_ps(out + 416 * tile + 112);
+        c3_1 = _mm512_add_ps(t3_1, c3_1);
+        const __m512 t4_0 = _mm512_loadu_ps(out + 416 * tile + 128);
+        c4_0 = _mm512_add_ps(t4_0, c4_0);
+        const __m512 t4_1 = _mm512_loadu_ps(out + 416 * tile + 144);
+        c4_1 = _mm512_add_ps(t4_1, c4_1);
+        const __m512 t5_0 = _mm512_loadu_ps(out + 416 * tile + 160);
+        c5_0 = _mm512_add_ps(t5_0, c5_0);
+        const __m512 t5_1 = _mm512_loadu_ps(out + 416 * tile + 176);
+        c5_1 = _mm512_add_ps(t5_1, c5_1);
+        const __m512 t6_0 = _mm512_loadu_ps(out + 416 * tile + 192);
+        c6_0 = _mm512_add_ps(t6_0, c6_0);
+        const __m512 t6_1 = _mm512_loadu_ps(out + 416 * tile + 208);
+        c6_1 = _mm512_add_ps(t6_1, c6_1);
+        const __m512 t7_0 = _mm512_loadu_ps(out + 416 * tile + 224);
+        c7_0 = _mm512_add_ps(t7_0, c7_0);
+        const __m512 t7_1 = _mm512_loadu_ps(out + 416 * tile + 240);
+        c7_1 = _mm512_add_ps(t7_1, c7_1);
+        const __m512 t8_0 = _mm512_loadu_ps(out + 416 * tile + 256);
+        c8_0 = _mm512_add_ps(t8_0, c8_0);
+        const __m512 t8_1 = _mm512_loadu_ps(out + 416 * tile + 272);
+        c8_1 = _mm512_add_ps(t8_1, c8_1);
+        const __m512 t9_0 = _mm512_loadu_ps(out + 416 * tile + 288);
+        c9_0 = _mm512_add_ps(t9_0, c9_0);
+        const __m512 t9_1 = _mm512_loadu_ps(out + 416 * tile + 304);
+        c9_1 = _mm512_add_ps(t9_1, c9_1);
+        const __m512 t10_0 = _mm512_loadu_ps(out + 416 * tile + 320);
+        c10_0 = _mm512_add_ps(t10_0, c10_0);
+        const __m512 t10_1 = _mm512_loadu_ps(out + 416 * tile + 336);
+        c10_1 = _mm512_add_ps(t10_1, c10_1);
+        const __m512 t11_0 = _mm512_loadu_ps(out + 416 * tile + 352);
+        c11_0 = _mm512_add_ps(t11_0, c11_0);
+        const __m512 t11_1 = _mm512_loadu_ps(out + 416 * tile + 368);
+        c11_1 = _mm512_add_ps(t11_1, c11_1);
+        const __m512 t12_0 = _mm512_loadu_ps(out + 416 * tile + 384);
+        c12_0 = _mm512_add_ps(t12_0, c12_0);
+        const __m512 t12_1 = _mm512_loadu_ps(out + 416 * tile + 400);
+        c12_1 = _mm512_add_ps(t12_1, c12_1);
         _mm512_storeu_ps(out + 416 * tile, c0_0);
         _mm512_storeu_ps(out + 416 * tile + 16, c0_1);
         _mm512_storeu_ps(out + 416 * tile + 32, c1_0);
@@ -282,8 +535,14 @@ static void project_32_biased(const float *restrict input, const float *restrict
         _mm512_storeu_ps(out + 416 * tile + 384, c12_0);
         _mm512_storeu_ps(out + 416 * tile + 400, c12_1);
     }
+}
+
+/* 24 rows of one panel of 32 columns: out = bias + in . panel. */
+static void project_32_biased_12x2(const float *restrict input, const float *restrict panel,
+    float *restrict out)
+{
     for (size_t tile = 0; tile < 2; tile++) {
-        const float *in_rows = input + 4608 * tile + 39936;
+        const float *in_rows = input + 4608 * tile;
         /* 12 rows x 32 columns */
         __m512 c0_0 = _mm512_loadu_ps(panel);
         __m512 c0_1 = _mm512_loadu_ps(panel + 16);
@@ -309,7 +568,193 @@ static void project_32_biased(const float *restrict input, const float *restrict
         __m512 c10_1 = _mm512_loadu_ps(panel + 16);
         __m512 c11_0 = _mm512_loadu_ps(panel);
         __m512 c11_1 = _mm512_loadu_ps(panel + 16);
-        for (size_t k = 0; k < 384; k++) {
+        _mm512_storeu_ps(out + 384 * tile, c0_0);
+        _mm512_storeu_ps(out + 384 * tile + 16, c0_1);
+        _mm512_storeu_ps(out + 384 * tile + 32, c1_0);
+        _mm512_storeu_ps(out + 384 * tile + 48, c1_1);
+        _mm512_storeu_ps(out + 384 * tile + 64, c2_0);
+        _mm512_storeu_ps(out + 384 * tile + 80, c2_1);
+        _mm512_storeu_ps(out + 384 * tile + 96, c3_0);
+        _mm512_storeu_ps(out + 384 * tile + 112, c3_1);
+        _mm512_storeu_ps(out + 384 * tile + 128, c4_0);
+        _mm512_storeu_ps(out + 384 * tile + 144, c4_1);
+        _mm512_storeu_ps(out + 384 * tile + 160, c5_0);
+        _mm512_storeu_ps(out + 384 * tile + 176, c5_1);
+        _mm512_storeu_ps(out + 384 * tile + 192, c6_0);
+        _mm512_storeu_ps(out + 384 * tile + 208, c6_1);
+        _mm512_storeu_ps(out + 384 * tile + 224, c7_0);
+        _mm512_storeu_ps(out + 384 * tile + 240, c7_1);
+        _mm512_storeu_ps(out + 384 * tile + 256, c8_0);
+        _mm512_storeu_ps(out + 384 * tile + 272, c8_1);
+        _mm512_storeu_ps(out + 384 * tile + 288, c9_0);
+        _mm512_storeu_ps(out + 384 * tile + 304, c9_1);
+        _mm512_storeu_ps(out + 384 * tile + 320, c10_0);
+        _mm512_storeu_ps(out + 384 * tile + 336, c10_1);
+        _mm512_storeu_ps(out + 384 * tile + 352, c11_0);
+        _mm512_storeu_ps(out + 384 * tile + 368, c11_1);
+        {
+            c0_0 = _mm512_setzero_ps();
+            c0_1 = _mm512_setzero_ps();
+            c1_0 = _mm512_setzero_ps();
+            c1_1 = _mm512_setzero_ps();
+            c2_0 = _mm512_setzero_ps();
+            c2_1 = _mm512_setzero_ps();
+            c3_0 = _mm512_setzero_ps();
+            c3_1 = _mm512_setzero_ps();
+            c4_0 = _mm512_setzero_ps();
+            c4_1 = _mm512_setzero_ps();
+            c5_0 = _mm512_setzero_ps();
+            c5_1 = _mm512_setzero_ps();
+            c6_0 = _mm512_setzero_ps();
+            c6_1 = _mm512_setzero_ps();
+            c7_0 = _mm512_setzero_ps();
+            c7_1 = _mm512_setzero_ps();
+            c8_0 = _mm512_setzero_ps();
+            c8_1 = _mm512_setzero_ps();
+            c9_0 = _mm512_setzero_ps();
+            c9_1 = _mm512_setzero_ps();
+            c10_0 = _mm512_setzero_ps();
+            c10_1 = _mm512_setzero_ps();
+            c11_0 = _mm512_setzero_ps();
+            c11_1 = _mm512_setzero_ps();
+            for (size_t k = 0; k < 256; k++) {
+                const __m512 b0 = _mm512_loadu_ps(panel + 32 * k + 32);
+                const __m512 b1 = _mm512_loadu_ps(panel + 32 * k + 48);
+                const __m512 a0 = _mm512_set1_ps(in_rows[k]);
+                c0_0 = _mm512_fmadd_ps(a0, b0, c0_0);
+                c0_1 = _mm512_fmadd_ps(a0, b1, c0_1);
+                const __m512 a1 = _mm512_set1_ps(in_rows[k + 384]);
+                c1_0 = _mm512_fmadd_ps(a1, b0, c1_0);
+                c1_1 = _mm512_fmadd_ps(a1, b1, c1_1);
+                const __m512 a2 = _mm512_set1_ps(in_rows[k + 768]);
+                c2_0 = _mm512_fmadd_ps(a2, b0, c2_0);
+                c2_1 = _mm512_fmadd_ps(a2, b1, c2_1);
+                const __m512 a3 = _mm512_set1_ps(in_rows[k + 1152]);
+                c3_0 = _mm512_fmadd_ps(a3, b0, c3_0);
+                c3_1 = _mm512_fmadd_ps(a3, b1, c3_1);
+                const __m512 a4 = _mm512_set1_ps(in_rows[k + 1536]);
+                c4_0 = _mm512_fmadd_ps(a4, b0, c4_0);
+                c4_1 = _mm512_fmadd_ps(a4, b1, c4_1);
+                const __m512 a5 = _mm512_set1_ps(in_rows[k + 1920]);
+                c5_0 = _mm512_fmadd_ps(a5, b0, c5_0);
+                c5_1 = _mm512_fmadd_ps(a5, b1, c5_1);
+                const __m512 a6 = _mm512_set1_ps(in_rows[k + 2304]);
+                c6_0 = _mm512_fmadd_ps(a6, b0, c6_0);
+                c6_1 = _mm512_fmadd_ps(a6, b1, c6_1);
+                const __m512 a7 = _mm512_set1_ps(in_rows[k + 2688]);
+                c7_0 = _mm512_fmadd_ps(a7, b0, c7_0);
+                c7_1 = _mm512_fmadd_ps(a7, b1, c7_1);
+                const __m512 a8 = _mm512_set1_ps(in_rows[k + 3072]);
+                c8_0 = _mm512_fmadd_ps(a8, b0, c8_0);
+                c8_1 = _mm512_fmadd_ps(a8, b1, c8_1);
+                const __m512 a9 = _mm512_set1_ps(in_rows[k + 3456]);
+                c9_0 = _mm512_fmadd_ps(a9, b0, c9_0);
+                c9_1 = _mm512_fmadd_ps(a9, b1, c9_1);
+                const __m512 a10 = _mm512_set1_ps(in_rows[k + 3840]);
+                c10_0 = _mm512_fmadd_ps(a10, b0, c10_0);
+                c10_1 = _mm512_fmadd_ps(a10, b1, c10_1);
+                const __m512 a11 = _mm512_set1_ps(in_rows[k + 4224]);
+                c11_0 = _mm512_fmadd_ps(a11, b0, c11_0);
+                c11_1 = _mm512_fmadd_ps(a11, b1, c11_1);
+            }
+            const __m512 t0_0 = _mm512_loadu_ps(out + 384 * tile);
+            c0_0 = _mm512_add_ps(t0_0, c0_0);
+            _mm512_storeu_ps(out + 384 * tile, c0_0);
+            const __m512 t0_1 = _mm512_loadu_ps(out + 384 * tile + 16);
+            c0_1 = _mm512_add_ps(t0_1, c0_1);
+            _mm512_storeu_ps(out + 384 * tile + 16, c0_1);
+            const __m512 t1_0 = _mm512_loadu_ps(out + 384 * tile + 32);
+            c1_0 = _mm512_add_ps(t1_0, c1_0);
+            _mm512_storeu_ps(out + 384 * tile + 32, c1_0);
+            const __m512 t1_1 = _mm512_loadu_ps(out + 384 * tile + 48);
+            c1_1 = _mm512_add_ps(t1_1, c1_1);
+            _mm512_storeu_ps(out + 384 * tile + 48, c1_1);
+            const __m512 t2_0 = _mm512_loadu_ps(out + 384 * tile + 64);
+            c2_0 = _mm512_add_ps(t2_0, c2_0);
+            _mm512_storeu_ps(out + 384 * tile + 64, c2_0);
+            const __m512 t2_1 = _mm512_loadu_ps(out + 384 * tile + 80);
+            c2_1 = _mm512_add_ps(t2_1, c2_1);
+            _mm512_storeu_ps(out + 384 * tile + 80, c2_1);
+            const __m512 t3_0 = _mm512_loadu_ps(out + 384 * tile + 96);
+            c3_0 = _mm512_add_ps(t3_0, c3_0);
+            _mm512_storeu_ps(out + 384 * tile + 96, c3_0);
+            const __m512 t3_1 = _mm512_loadu_ps(out + 384 * tile + 112);
+            c3_1 = _mm512_add_ps(t3_1, c3_1);
+            _mm512_storeu_ps(out + 384 * tile + 112, c3_1);
+            const __m512 t4_0 = _mm512_loadu_ps(out + 384 * tile + 128);
+            c4_0 = _mm512_add_ps(t4_0, c4_0);
+            _mm512_storeu_ps(out + 384 * tile + 128, c4_0);
+            const __m512 t4_1 = _mm512_loadu_ps(out + 384 * tile + 144);
+            c4_1 = _mm512_add_ps(t4_1, c4_1);
+            _mm512_storeu_ps(out + 384 * tile + 144, c4_1);
+            const __m512 t5_0 = _mm512_loadu_ps(out + 384 * tile + 160);
+            c5_0 = _mm512_add_ps(t5_0, c5_0);
+            _mm512_storeu_ps(out + 384 * tile + 160, c5_0);
+            const __m512 t5_1 = _mm512_loadu_ps(out + 384 * tile + 176);
+            c5_1 = _mm512_add_ps(t5_1, c5_1);
+            _mm512_storeu_ps(out + 384 * tile + 176, c5_1);
+            const __m512 t6_0 = _mm512_loadu_ps(out + 384 * tile + 192);
+            c6_0 = _mm512_add_ps(t6_0, c6_0);
+            _mm512_storeu_ps(out + 384 * tile + 192, c6_0);
+            const __m512 t6_1 = _mm512_loadu_ps(out + 384 * tile + 208);
+            c6_1 = _mm512_add_ps(t6_1, c6_1);
+            _mm512_storeu_ps(out + 384 * tile + 208, c6_1);
+            const __m512 t7_0 = _mm512_loadu_ps(out + 384 * tile + 224);
+            c7_0 = _mm512_add_ps(t7_0, c7_0);
+            _mm512_storeu_ps(out + 384 * tile + 224, c7_0);
+            const __m512 t7_1 = _mm512_loadu_ps(out + 384 * tile + 240);
+            c7_1 = _mm512_add_ps(t7_1, c7_1);
+            _mm512_storeu_ps(out + 384 * tile + 240, c7_1);
+            const __m512 t8_0 = _mm512_loadu_ps(out + 384 * tile + 256);
+            c8_0 = _mm512_add_ps(t8_0, c8_0);
+            _mm512_storeu_ps(out + 384 * tile + 256, c8_0);
+            const __m512 t8_1 = _mm512_loadu_ps(out + 384 * tile + 272);
+            c8_1 = _mm512_add_ps(t8_1, c8_1);
+            _mm512_storeu_ps(out + 384 * tile + 272, c8_1);
+            const __m512 t9_0 = _mm512_loadu_ps(out + 384 * tile + 288);
+            c9_0 = _mm512_add_ps(t9_0, c9_0);
+            _mm512_storeu_ps(out + 384 * tile + 288, c9_0);
+            const __m512 t9_1 = _mm512_loadu_ps(out + 384 * tile + 304);
+            c9_1 = _mm512_add_ps(t9_1, c9_1);
+            _mm512_storeu_ps(out + 384 * tile + 304, c9_1);
+            const __m512 t10_0 = _mm512_loadu_ps(out + 384 * tile + 320);
+            c10_0 = _mm512_add_ps(t10_0, c10_0);
+            _mm512_storeu_ps(out + 384 * tile + 320, c10_0);
+            const __m512 t10_1 = _mm512_loadu_ps(out + 384 * tile + 336);
+            c10_1 = _mm512_add_ps(t10_1, c10_1);
+            _mm512_storeu_ps(out + 384 * tile + 336, c10_1);
+            const __m512 t11_0 = _mm512_loadu_ps(out + 384 * tile + 352);
+            c11_0 = _mm512_add_ps(t11_0, c11_0);
+            _mm512_storeu_ps(out + 384 * tile + 352, c11_0);
+            const __m512 t11_1 = _mm512_loadu_ps(out + 384 * tile + 368);
+            c11_1 = _mm512_add_ps(t11_1, c11_1);
+            _mm512_storeu_ps(out + 384 * tile + 368, c11_1);
+        }
+        c0_0 = _mm512_setzero_ps();
+        c0_1 = _mm512_setzero_ps();
+        c1_0 = _mm512_setzero_ps();
+        c1_1 = _mm512_setzero_ps();
+        c2_0 = _mm512_setzero_ps();
+        c2_1 = _mm512_setzero_ps();
+        c3_0 = _mm512_setzero_ps();
+        c3_1 = _mm512_setzero_ps();
+        c4_0 = _mm512_setzero_ps();
+        c4_1 = _mm512_setzero_ps();
+        c5_0 = _mm512_setzero_ps();
+        c5_1 = _mm512_setzero_ps();
+        c6_0 = _mm512_setzero_ps();
+        c6_1 = _mm512_setzero_ps();
+        c7_0 = _mm512_setzero_ps();
+        c7_1 = _mm512_setzero_ps();
+        c8_0 = _mm512_setzero_ps();
+        c8_1 = _mm512_setzero_ps();
+        c9_0 = _mm512_setzero_ps();
+        c9_1 = _mm512_setzero_ps();
+        c10_0 = _mm512_setzero_ps();
+        c10_1 = _mm512_setzero_ps();
+        c11_0 = _mm512_setzero_ps();
+        c11_1 = _mm512_setzero_ps();
+        for (size_t k = 256; k < 384; k++) {
             const __m512 b0 = _mm512_loadu_ps(panel + 32 * k + 32);
             const __m512 b1 = _mm512_loadu_ps(panel + 32 * k + 48);
             const __m512 a0 = _mm512_set1_ps(in_rows[k]);
@@ -349,35 +794,83 @@ static void project_32_biased(const float *restrict input, const float *restrict
             c11_0 = _mm512_fmadd_ps(a11, b0, c11_0);
             c11_1 = _mm512_fmadd_ps(a11, b1, c11_1);
         }
-        _mm512_storeu_ps(out + 384 * tile + 3328, c0_0);
-        _mm512_storeu_ps(out + 384 * tile + 3344, c0_1);
-        _mm512_storeu_ps(out + 384 * tile + 3360, c1_0);
-        _mm512_storeu_ps(out + 384 * tile + 3376, c1_1);
-        _mm512_storeu_ps(out + 384 * tile + 3392, c2_0);
-        _mm512_storeu_ps(out + 384 * tile + 3408, c2_1);
-        _mm512_storeu_ps(out + 384 * tile + 3424, c3_0);
-        _mm512_storeu_ps(out + 384 * tile + 3440, c3_1);
-        _mm512_storeu_ps(out + 384 * tile + 3456, c4_0);
-        _mm512_storeu_ps(out + 384 * tile + 3472, c4_1);
-        _mm512_storeu_ps(out + 384 * tile + 3488, c5_0);
-        _mm512_storeu_ps(out + 384 * tile + 3504, c5_1);
-        _mm512_storeu_ps(out + 384 * tile + 3520, c6_0);
-        _mm512_storeu_ps(out + 384 * tile + 3536, c6_1);
-        _mm512_storeu_ps(out + 384 * tile + 3552, c7_0);
-        _mm512_storeu_ps(out + 384 * tile + 3568, c7_1);
-        _mm512_storeu_ps(out + 384 * tile + 3584, c8_0);
-        _mm512_storeu_ps(out + 384 * tile + 3600, c8_1);
-        _mm512_storeu_ps(out + 384 * tile + 3616, c9_0);
-        _mm512_storeu_ps(out + 384 * tile + 3632, c9_1);
-        _mm512_storeu_ps(out + 384 * tile + 3648, c10_0);
-        _mm512_storeu_ps(out + 384 * tile + 3664, c10_1);
-        _mm512_storeu_ps(out + 384 * tile + 3680, c11_0);
-        _mm512_storeu_ps(out + 384 * tile + 3696, c11_1);
+        const __m512 t0_0 = _mm512_loadu_ps(out + 384 * tile);
+        c0_0 = _mm512_add_ps(t0_0, c0_0);
+        const __m512 t0_1 = _mm512_loadu_ps(out + 384 * tile + 16);
+        c0_1 = _mm512_add_ps(t0_1, c0_1);
+        const __m512 t1_0 = _mm512_loadu_ps(out + 384 * tile + 32);
+        c1_0 = _mm512_add_ps(t1_0, c1_0);
+        const __m512 t1_1 = _mm512_loadu_ps(out + 384 * tile + 48);
+        c1_1 = _mm512_add_ps(t1_1, c1_1);
+        const __m512 t2_0 = _mm512_loadu_ps(out + 384 * tile + 64);
+        c2_0 = _mm512_add_ps(t2_0, c2_0);
+        const __m512 t2_1 = _mm512_loadu_ps(out + 384 * tile + 80);
+        c2_1 = _mm512_add_ps(t2_1, c2_1);
+        const __m512 t3_0 = _mm512_loadu_ps(out + 384 * tile + 96);
+        c3_0 = _mm512_add_ps(t3_0, c3_0);
+        const __m512 t3_1 = _mm512_loadu_ps(out + 384 * tile + 112);
+        c3_1 = _mm512_add_ps(t3_1, c3_1);
+        const __m512 t4_0 = _mm512_loadu_ps(out + 384 * tile + 128);
+        c4_0 = _mm512_add_ps(t4_0, c4_0);
+        const __m512 t4_1 = _mm512_loadu_ps(out + 384 * tile + 144);
+        c4_1 = _mm512_add_ps(t4_1, c4_1);
+        const __m512 t5_0 = _mm512_loadu_ps(out + 384 * tile + 160);
+        c5_0 = _mm512_add_ps(t5_0, c5_0);
+        const __m512 t5_1 = _mm512_loadu_ps(out + 384 * tile + 176);
+        c5_1 = _mm512_add_ps(t5_1, c5_1);
+        const __m512 t6_0 = _mm512_loadu_ps(out + 384 * tile + 192);
+        c6_0 = _mm512_add_ps(t6_0, c6_0);
+        const __m512 t6_1 = _mm512_loadu_ps(out + 384 * tile + 208);
+        c6_1 = _mm512_add_ps(t6_1, c6_1);
+        const __m512 t7_0 = _mm512_loadu_ps(out + 384 * tile + 224);
+        c7_0 = _mm512_add_ps(t7_0, c7_0);
+        const __m512 t7_1 = _mm512_loadu_ps(out + 384 * tile + 240);
+        c7_1 = _mm512_add_ps(t7_1, c7_1);
+        const __m512 t8_0 = _mm512_loadu_ps(out + 384 * tile + 256);
+        c8_0 = _mm512_add_ps(t8_0, c8_0);
+        const __m512 t8_1 = _mm512_loadu_ps(out + 384 * tile + 272);
+        c8_1 = _mm512_add_ps(t8_1, c8_1);
+        const __m512 t9_0 = _mm512_loadu_ps(out + 384 * tile + 288);
+        c9_0 = _mm512_add_ps(t9_0, c9_0);
+        const __m512 t9_1 = _mm512_loadu_ps(out + 384 * tile + 304);
+        c9_1 = _mm512_add_ps(t9_1, c9_1);
+        const __m512 t10_0 = _mm512_loadu_ps(out + 384 * tile + 320);
+        c10_0 = _mm512_add_ps(t10_0, c10_0);
+        const __m512 t10_1 = _mm512_loadu_ps(out + 384 * tile + 336);
+        c10_1 = _mm512_add_ps(t10_1, c10_1);
+        const __m512 t11_0 = _mm512_loadu_ps(out + 384 * tile + 352);
+        c11_0 = _mm512_add_ps(t11_0, c11_0);
+        const __m512 t11_1 = _mm512_loadu_ps(out + 384 * tile + 368);
+        c11_1 = _mm512_add_ps(t11_1, c11_1);
+        _mm512_storeu_ps(out + 384 * tile, c0_0);
+        _mm512_storeu_ps(out + 384 * tile + 16, c0_1);
+        _mm512_storeu_ps(out + 384 * tile + 32, c1_0);
+        _mm512_storeu_ps(out + 384 * tile + 48, c1_1);
+        _mm512_storeu_ps(out + 384 * tile + 64, c2_0);
+        _mm512_storeu_ps(out + 384 * tile + 80, c2_1);
+        _mm512_storeu_ps(out + 384 * tile + 96, c3_0);
+        _mm512_storeu_ps(out + 384 * tile + 112, c3_1);
+        _mm512_storeu_ps(out + 384 * tile + 128, c4_0);
+        _mm512_storeu_ps(out + 384 * tile + 144, c4_1);
+        _mm512_storeu_ps(out + 384 * tile + 160, c5_0);
+        _mm512_storeu_ps(out + 384 * tile + 176, c5_1);
+        _mm512_storeu_ps(out + 384 * tile + 192, c6_0);
+        _mm512_storeu_ps(out + 384 * tile + 208, c6_1);
+        _mm512_storeu_ps(out + 384 * tile + 224, c7_0);
+        _mm512_storeu_ps(out + 384 * tile + 240, c7_1);
+        _mm512_storeu_ps(out + 384 * tile + 256, c8_0);
+        _mm512_storeu_ps(out + 384 * tile + 272, c8_1);
+        _mm512_storeu_ps(out + 384 * tile + 288, c9_0);
+        _mm512_storeu_ps(out + 384 * tile + 304, c9_1);
+        _mm512_storeu_ps(out + 384 * tile + 320, c10_0);
+        _mm512_storeu_ps(out + 384 * tile + 336, c10_1);
+        _mm512_storeu_ps(out + 384 * tile + 352, c11_0);
+        _mm512_storeu_ps(out + 384 * tile + 368, c11_1);
     }
 }
 
-/* One panel of 32 columns, all 128 rows: out = in . panel. */
-static void project_32(const float *restrict input, const float *restrict panel,
+/* 104 rows of one panel of 32 columns: out = in . panel. */
+static void project_32_13x2(const float *restrict input, const float *restrict panel,
     float *restrict out)
 {
     for (size_t tile = 0; tile < 8; tile++) {
@@ -409,7 +902,208 @@ static void project_32(const float *restrict input, const float *restrict panel,
         __m512 c11_1 = _mm512_setzero_ps();
         __m512 c12_0 = _mm512_setzero_ps();
         __m512 c12_1 = _mm512_setzero_ps();
-        for (size_t k = 0; k < 384; k++) {
+        _mm512_storeu_ps(out + 416 * tile, c0_0);
+        _mm512_storeu_ps(out + 416 * tile + 16, c0_1);
+        _mm512_storeu_ps(out + 416 * tile + 32, c1_0);
+        _mm512_storeu_ps(out + 416 * tile + 48, c1_1);
+        _mm512_storeu_ps(out + 416 * tile + 64, c2_0);
+        _mm512_storeu_ps(out + 416 * tile + 80, c2_1);
+        _mm512_storeu_ps(out + 416 * tile + 96, c3_0);
+        _mm512_storeu_ps(out + 416 * tile + 112, c3_1);
+        _mm512_storeu_ps(out + 416 * tile + 128, c4_0);
+        _mm512_storeu_ps(out + 416 * tile + 144, c4_1);
+        _mm512_storeu_ps(out + 416 * tile + 160, c5_0);
+        _mm512_storeu_ps(out + 416 * tile + 176, c5_1);
+        _mm512_storeu_ps(out + 416 * tile + 192, c6_0);
+        _mm512_storeu_ps(out + 416 * tile + 208, c6_1);
+        _mm512_storeu_ps(out + 416 * tile + 224, c7_0);
+        _mm512_storeu_ps(out + 416 * tile + 240, c7_1);
+        _mm512_storeu_ps(out + 416 * tile + 256, c8_0);
+        _mm512_storeu_ps(out + 416 * tile + 272, c8_1);
+        _mm512_storeu_ps(out + 416 * tile + 288, c9_0);
+        _mm512_storeu_ps(out + 416 * tile + 304, c9_1);
+        _mm512_storeu_ps(out + 416 * tile + 320, c10_0);
+        _mm512_storeu_ps(out + 416 * tile + 336, c10_1);
+        _mm512_storeu_ps(out + 416 * tile + 352, c11_0);
+        _mm512_storeu_ps(out + 416 * tile + 368, c11_1);
+        _mm512_storeu_ps(out + 416 * tile + 384, c12_0);
+        _mm512_storeu_ps(out + 416 * tile + 400, c12_1);
+        {
+            c0_0 = _mm512_setzero_ps();
+            c0_1 = _mm512_setzero_ps();
+            c1_0 = _mm512_setzero_ps();
+            c1_1 = _mm512_setzero_ps();
+            c2_0 = _mm512_setzero_ps();
+            c2_1 = _mm512_setzero_ps();
+            c3_0 = _mm512_setzero_ps();
+            c3_1 = _mm512_setzero_ps();
+            c4_0 = _mm512_setzero_ps();
+            c4_1 = _mm512_setzero_ps();
+            c5_0 = _mm512_setzero_ps();
+            c5_1 = _mm512_setzero_ps();
+            c6_0 = _mm512_setzero_ps();
+            c6_1 = _mm512_setzero_ps();
+            c7_0 = _mm512_setzero_ps();
+            c7_1 = _mm512_setzero_ps();
+            c8_0 = _mm512_setzero_ps();
+            c8_1 = _mm512_setzero_ps();
+            c9_0 = _mm512_setzero_ps();
+            c9_1 = _mm512_setzero_ps();
+            c10_0 = _mm512_setzero_ps();
+            c10_1 = _mm512_setzero_ps();
+            c11_0 = _mm512_setzero_ps();
+            c11_1 = _mm512_setzero_ps();
+            c12_0 = _mm512_setzero_ps();
+            c12_1 = _mm512_setzero_ps();
+            for (size_t k = 0; k < 256; k++) {
+                const __m512 b0 = _mm512_loadu_ps(panel + 32 * k);
+                const __m512 b1 = _mm512_loadu_ps(panel + 32 * k + 16);
+                const __m512 a0 = _mm512_set1_ps(in_rows[k]);
+                c0_0 = _mm512_fmadd_ps(a0, b0, c0_0);
+                c0_1 = _mm512_fmadd_ps(a0, b1, c0_1);
+                const __m512 a1 = _mm512_set1_ps(in_rows[k + 384]);
+                c1_0 = _mm512_fmadd_ps(a1, b0, c1_0);
+                c1_1 = _mm512_fmadd_ps(a1, b1, c1_1);
+                const __m512 a2 = _mm512_set1_ps(in_rows[k + 768]);
+                c2_0 = _mm512_fmadd_ps(a2, b0, c2_0);
+                c2_1 = _mm512_fmadd_ps(a2, b1, c2_1);
+                const __m512 a3 = _mm512_set1_ps(in_rows[k + 1152]);
+                c3_0 = _mm512_fmadd_ps(a3, b0, c3_0);
+                c3_1 = _mm512_fmadd_ps(a3, b1, c3_1);
+                const __m512 a4 = _mm512_set1_ps(in_rows[k + 1536]);
+                c4_0 = _mm512_fmadd_ps(a4, b0, c4_0);
+                c4_1 = _mm512_fmadd_ps(a4, b1, c4_1);
+                const __m512 a5 = _mm512_set1_ps(in_rows[k + 1920]);
+                c5_0 = _mm512_fmadd_ps(a5, b0, c5_0);
+                c5_1 = _mm512_fmadd_ps(a5, b1, c5_1);
+                const __m512 a6 = _mm512_set1_ps(in_rows[k + 2304]);
+                c6_0 = _mm512_fmadd_ps(a6, b0, c6_0);
+                c6_1 = _mm512_fmadd_ps(a6, b1, c6_1);
+                const __m512 a7 = _mm512_set1_ps(in_rows[k + 2688]);
+                c7_0 = _mm512_fmadd_ps(a7, b0, c7_0);
+                c7_1 = _mm512_fmadd_ps(a7, b1, c7_1);
+                const __m512 a8 = _mm512_set1_ps(in_rows[k + 3072]);
+                c8_0 = _mm512_fmadd_ps(a8, b0, c8_0);
+                c8_1 = _mm512_fmadd_ps(a8, b1, c8_1);
+                const __m512 a9 = _mm512_set1_ps(in_rows[k + 3456]);
+                c9_0 = _mm512_fmadd_ps(a9, b0, c9_0);
+                c9_1 = _mm512_fmadd_ps(a9, b1, c9_1);
+                const __m512 a10 = _mm512_set1_ps(in_rows[k + 3840]);
+                c10_0 = _mm512_fmadd_ps(a10, b0, c10_0);
+                c10_1 = _mm512_fmadd_ps(a10, b1, c10_1);
+                const __m512 a11 = _mm512_set1_ps(in_rows[k + 4224]);
+                c11_0 = _mm512_fmadd_ps(a11, b0, c11_0);
+                c11_1 = _mm512_fmadd_ps(a11, b1, c11_1);
+                const __m512 a12 = _mm512_set1_ps(in_rows[k + 4608]);
+                c12_0 = _mm512_fmadd_ps(a12, b0, c12_0);
+                c12_1 = _mm512_fmadd_ps(a12, b1, c12_1);
+            }
+            const __m512 t0_0 = _mm512_loadu_ps(out + 416 * tile);
+            c0_0 = _mm512_add_ps(t0_0, c0_0);
+            _mm512_storeu_ps(out + 416 * tile, c0_0);
+            const __m512 t0_1 = _mm512_loadu_ps(out + 416 * tile + 16);
+            c0_1 = _mm512_add_ps(t0_1, c0_1);
+            _mm512_storeu_ps(out + 416 * tile + 16, c0_1);
+            const __m512 t1_0 = _mm512_loadu_ps(out + 416 * tile + 32);
+            c1_0 = _mm512_add_ps(t1_0, c1_0);
+            _mm512_storeu_ps(out + 416 * tile + 32, c1_0);
+            const __m512 t1_1 = _mm512_loadu_ps(out + 416 * tile + 48);
+            c1_1 = _mm512_add_ps(t1_1, c1_1);
+            _mm512_storeu_ps(out + 416 * tile + 48, c1_1);
+            const __m512 t2_0 = _mm512_loadu_ps(out + 416 * tile + 64);
+            c2_0 = _mm512_add_ps(t2_0, c2_0);
+            _mm512_storeu_ps(out + 416 * tile + 64, c2_0);
+            const __m512 t2_1 = _mm512_loadu_ps(out + 416 * tile + 80);
+            c2_1 = _mm512_add_ps(t2_1, c2_1);
+            _mm512_storeu_ps(out + 416 * tile + 80, c2_1);
+            const __m512 t3_0 = _mm512_loadu_ps(out + 416 * tile + 96);
+            c3_0 = _mm512_add_ps(t3_0, c3_0);
+            _mm512_storeu_ps(out + 416 * tile + 96, c3_0);
+            const __m512 t3_1 = _mm512_loadu_ps(out + 416 * tile + 112);
+            c3_1 = _mm512_add_ps(t3_1, c3_1);
+            _mm512_storeu_ps(out + 416 * tile + 112, c3_1);
+            const __m512 t4_0 = _mm512_loadu_ps(out + 416 * tile + 128);
+            c4_0 = _mm512_add_ps(t4_0, c4_0);
+            _mm512_storeu_ps(out + 416 * tile + 128, c4_0);
+            const __m512 t4_1 = _mm512_loadu_ps(out + 416 * tile + 144);
+            c4_1 = _mm512_add_ps(t4_1, c4_1);
+            _mm512_storeu_ps(out + 416 * tile + 144, c4_1);
+            const __m512 t5_0 = _mm512_loadu_ps(out + 416 * tile + 160);
+            c5_0 = _mm512_add_ps(t5_0, c5_0);
+            _mm512_storeu_ps(out + 416 * tile + 160, c5_0);
+            const __m512 t5_1 = _mm512_loadu_ps(out + 416 * tile + 176);
+            c5_1 = _mm512_add_ps(t5_1, c5_1);
+            _mm512_storeu_ps(out + 416 * tile + 176, c5_1);
+            const __m512 t6_0 = _mm512_loadu_ps(out + 416 * tile + 192);
+            c6_0 = _mm512_add_ps(t6_0, c6_0);
+            _mm512_storeu_ps(out + 416 * tile + 192, c6_0);
+            const __m512 t6_1 = _mm512_loadu_ps(out + 416 * tile + 208);
+            c6_1 = _mm512_add_ps(t6_1, c6_1);
+            _mm512_storeu_ps(out + 416 * tile + 208, c6_1);
+            const __m512 t7_0 = _mm512_loadu_ps(out + 416 * tile + 224);
+            c7_0 = _mm512_add_ps(t7_0, c7_0);
+            _mm512_storeu_ps(out + 416 * tile + 224, c7_0);
+            const __m512 t7_1 = _mm512_loadu_ps(out + 416 * tile + 240);
+            c7_1 = _mm512_add_ps(t7_1, c7_1);
+            _mm512_storeu_ps(out + 416 * tile + 240, c7_1);
+            const __m512 t8_0 = _mm512_loadu_ps(out + 416 * tile + 256);
+            c8_0 = _mm512_add_ps(t8_0, c8_0);
+            _mm512_storeu_ps(out + 416 * tile + 256, c8_0);
+            const __m512 t8_1 = _mm512_loadu_ps(out + 416 * tile + 272);
+            c8_1 = _mm512_add_ps(t8_1, c8_1);
+            _mm512_storeu_ps(out + 416 * tile + 272, c8_1);
+            const __m512 t9_0 = _mm512_loadu_ps(out + 416 * tile + 288);
+            c9_0 = _mm512_add_ps(t9_0, c9_0);
+            _mm512_storeu_ps(out + 416 * tile + 288, c9_0);
+            const __m512 t9_1 = _mm512_loadu_ps(out + 416 * tile + 304);
+            c9_1 = _mm512_add_ps(t9_1, c9_1);
+            _mm512_storeu_ps(out + 416 * tile + 304, c9_1);
+            const __m512 t10_0 = _mm512_loadu_ps(out + 416 * tile + 320);
+            c10_0 = _mm512_add_ps(t10_0, c10_0);
+            _mm512_storeu_ps(out + 416 * tile + 320, c10_0);
+            const __m512 t10_1 = _mm512_loadu_ps(out + 416 * tile + 336);
+            c10_1 = _mm512_add_ps(t10_1, c10_1);
+            _mm512_storeu_ps(out + 416 * tile + 336, c10_1);
+            const __m512 t11_0 = _mm512_loadu_ps(out + 416 * tile + 352);
+            c11_0 = _mm512_add_ps(t11_0, c11_0);
+            _mm512_storeu_ps(out + 416 * tile + 352, c11_0);
+            const __m512 t11_1 = _mm512_loadu_ps(out + 416 * tile + 368);
+            c11_1 = _mm512_add_ps(t11_1, c11_1);
+            _mm512_storeu_ps(out + 416 * tile + 368, c11_1);
+            const __m512 t12_0 = _mm512_loadu_ps(out + 416 * tile + 384);
+            c12_0 = _mm512_add_ps(t12_0, c12_0);
+            _mm512_storeu_ps(out + 416 * tile + 384, c12_0);
+            const __m512 t12_1 = _mm512_loadu_ps(out + 416 * tile + 400);
+            c12_1 = _mm512_add_ps(t12_1, c12_1);
+            _mm512_storeu_ps(out + 416 * tile + 400, c12_1);
+        }
+        c0_0 = _mm512_setzero_ps();
+        c0_1 = _mm512_setzero_ps();
+        c1_0 = _mm512_setzero_ps();
+        c1_1 = _mm512_setzero_ps();
+        c2_0 = _mm512_setzero_ps();
+        c2_1 = _mm512_setzero_ps();
+        c3_0 = _mm512_setzero_ps();
+        c3_1 = _mm512_setzero_ps();
+        c4_0 = _mm512_setzero_ps();
+        c4_1 = _mm512_setzero_ps();
+        c5_0 = _mm512_setzero_ps();
+        c5_1 = _mm512_setzero_ps();
+        c6_0 = _mm512_setzero_ps();
+        c6_1 = _mm512_setzero_ps();
+        c7_0 = _mm512_setzero_ps();
+        c7_1 = _mm512_setzero_ps();
+        c8_0 = _mm512_setzero_ps();
+        c8_1 = _mm512_setzero_ps();
+        c9_0 = _mm512_setzero_ps();
+        c9_1 = _mm512_setzero_ps();
+        c10_0 = _mm512_setzero_ps();
+        c10_1 = _mm512_setzero_ps();
+        c11_0 = _mm512_setzero_ps();
+        c11_1 = _mm512_setzero_ps();
+        c12_0 = _mm512_setzero_ps();
+        c12_1 = _mm512_setzero_ps();
+        for (size_t k = 256; k < 384; k++) {
             const __m512 b0 = _mm512_loadu_ps(panel + 32 * k);
             const __m512 b1 = _mm512_loadu_ps(panel + 32 * k + 16);
             const __m512 a0 = _mm512_set1_ps(in_rows[k]);
@@ -452,6 +1146,58 @@ static void project_32(const float *restrict input, const float *restrict panel,
             c12_0 = _mm512_fmadd_ps(a12, b0, c12_0);
             c12_1 = _mm512_fmadd_ps(a12, b1, c12_1);
         }
+        const __m512 t0_0 = _mm512_loadu_ps(out + 416 * tile);
+        c0_0 = _mm512_add_ps(t0_0, c0_0);
+        const __m512 t0_1 = _mm512_loadu_ps(out + 416 * tile + 16);
+        c0_1 = _mm512_add_ps(t0_1, c0_1);
+        const __m512 t1_0 = _mm512_loadu_ps(out + 416 * tile + 32);
+        c1_0 = _mm512_add_ps(t1_0, c1_0);
+        const __m512 t1_1 = _mm512_loadu_ps(out + 416 * tile + 48);
+        c1_1 = _mm512_add_ps(t1_1, c1_1);
+        const __m512 t2_0 = _mm512_loadu_ps(out + 416 * tile + 64);
+        c2_0 = _mm512_add_ps(t2_0, c2_0);
+        const __m512 t2_1 = _mm512_loadu_ps(out + 416 * tile + 80);
+        c2_1 = _mm512_add_ps(t2_1, c2_1);
+        const __m512 t3_0 = _mm512_loadu_ps(out + 416 * tile + 96);
+        c3_0 = _mm512_add_ps(t3_0, c3_0);
+        const __m512 t3_1 = _mm512_loadu_ps(out + 416 * tile + 112);
+        c3_1 = _mm512_add_ps(t3_1, c3_1);
+        const __m512 t4_0 = _mm512_loadu_ps(out + 416 * tile + 128);
+        c4_0 = _mm512_add_ps(t4_0, c4_0);
+        const __m512 t4_1 = _mm512_loadu_ps(out + 416 * tile + 144);
+        c4_1 = _mm512_add_ps(t4_1, c4_1);
+        const __m512 t5_0 = _mm512_loadu_ps(out + 416 * tile + 160);
+        c5_0 = _mm512_add_ps(t5_0, c5_0);
+        const __m512 t5_1 = _mm512_loadu_ps(out + 416 * tile + 176);
+        c5_1 = _mm512_add_ps(t5_1, c5_1);
+        const __m512 t6_0 = _mm512_loadu_ps(out + 416 * tile + 192);
+        c6_0 = _mm512_add_ps(t6_0, c6_0);
+        const __m512 t6_1 = _mm512_loadu_ps(out + 416 * tile + 208);
+        c6_1 = _mm512_add_ps(t6_1, c6_1);
+        const __m512 t7_0 = _mm512_loadu_ps(out + 416 * tile + 224);
+        c7_0 = _mm512_add_ps(t7_0, c7_0);
+        const __m512 t7_1 = _mm512_loadu_ps(out + 416 * tile + 240);
+        c7_1 = _mm512_add_ps(t7_1, c7_1);
+        const __m512 t8_0 = _mm512_loadu_ps(out + 416 * tile + 256);
+        c8_0 = _mm512_add_ps(t8_0, c8_0);
+        const __m512 t8_1 = _mm512_loadu_ps(out + 416 * tile + 272);
+        c8_1 = _mm512_add_ps(t8_1, c8_1);
+        const __m512 t9_0 = _mm512_loadu_ps(out + 416 * tile + 288);
+        c9_0 = _mm512_add_ps(t9_0, c9_0);
+        const __m512 t9_1 = _mm512_loadu_ps(out + 416 * tile + 304);
+        c9_1 = _mm512_add_ps(t9_1, c9_1);
+        const __m512 t10_0 = _mm512_loadu_ps(out + 416 * tile + 320);
+        c10_0 = _mm512_add_ps(t10_0, c10_0);
+        const __m512 t10_1 = _mm512_loadu_ps(out + 416 * tile + 336);
+        c10_1 = _mm512_add_ps(t10_1, c10_1);
+        const __m512 t11_0 = _mm512_loadu_ps(out + 416 * tile + 352);
+        c11_0 = _mm512_add_ps(t11_0, c11_0);
+        const __m512 t11_1 = _mm512_loadu_ps(out + 416 * tile + 368);
+        c11_1 = _mm512_add_ps(t11_1, c11_1);
+        const __m512 t12_0 = _mm512_loadu_ps(out + 416 * tile + 384);
+        c12_0 = _mm512_add_ps(t12_0, c12_0);
+        const __m512 t12_1 = _mm512_loadu_ps(out + 416 * tile + 400);
+        c12_1 = _mm512_add_ps(t12_1, c12_1);
         _mm512_storeu_ps(out + 416 * tile, c0_0);
         _mm512_storeu_ps(out + 416 * tile + 16, c0_1);
         _mm512_storeu_ps(out + 416 * tile + 32, c1_0);
@@ -479,8 +1225,14 @@ static void project_32(const float *restrict input, const float *restrict panel,
         _mm512_storeu_ps(out + 416 * tile + 384, c12_0);
         _mm512_storeu_ps(out + 416 * tile + 400, c12_1);
     }
+}
+
+/* 24 rows of one panel of 32 columns: out = in . panel. */
+static void project_32_12x2(const float *restrict input, const float *restrict panel,
+    float *restrict out)
+{
     for (size_t tile = 0; tile < 2; tile++) {
-        const float *in_rows = input + 4608 * tile + 39936;
+        const float *in_rows = input + 4608 * tile;
         /* 12 rows x 32 columns */
         __m512 c0_0 = _mm512_setzero_ps();
         __m512 c0_1 = _mm512_setzero_ps();
@@ -506,7 +1258,193 @@ static void project_32(const float *restrict input, const float *restrict panel,
         __m512 c10_1 = _mm512_setzero_ps();
         __m512 c11_0 = _mm512_setzero_ps();
         __m512 c11_1 = _mm512_setzero_ps();
-        for (size_t k = 0; k < 384; k++) {
+        _mm512_storeu_ps(out + 384 * tile, c0_0);
+        _mm512_storeu_ps(out + 384 * tile + 16, c0_1);
+        _mm512_storeu_ps(out + 384 * tile + 32, c1_0);
+        _mm512_storeu_ps(out + 384 * tile + 48, c1_1);
+        _mm512_storeu_ps(out + 384 * tile + 64, c2_0);
+        _mm512_storeu_ps(out + 384 * tile + 80, c2_1);
+        _mm512_storeu_ps(out + 384 * tile + 96, c3_0);
+        _mm512_storeu_ps(out + 384 * tile + 112, c3_1);
+        _mm512_storeu_ps(out + 384 * tile + 128, c4_0);
+        _mm512_storeu_ps(out + 384 * tile + 144, c4_1);
+        _mm512_storeu_ps(out + 384 * tile + 160, c5_0);
+        _mm512_storeu_ps(out + 384 * tile + 176, c5_1);
+        _mm512_storeu_ps(out + 384 * tile + 192, c6_0);
+        _mm512_storeu_ps(out + 384 * tile + 208, c6_1);
+        _mm512_storeu_ps(out + 384 * tile + 224, c7_0);
+        _mm512_storeu_ps(out + 384 * tile + 240, c7_1);
+        _mm512_storeu_ps(out + 384 * tile + 256, c8_0);
+        _mm512_storeu_ps(out + 384 * tile + 272, c8_1);
+        _mm512_storeu_ps(out + 384 * tile + 288, c9_0);
+        _mm512_storeu_ps(out + 384 * tile + 304, c9_1);
+        _mm512_storeu_ps(out + 384 * tile + 320, c10_0);
+        _mm512_storeu_ps(out + 384 * tile + 336, c10_1);
+        _mm512_storeu_ps(out + 384 * tile + 352, c11_0);
+        _mm512_storeu_ps(out + 384 * tile + 368, c11_1);
+        {
+            c0_0 = _mm512_setzero_ps();
+            c0_1 = _mm512_setzero_ps();
+            c1_0 = _mm512_setzero_ps();
+            c1_1 = _mm512_setzero_ps();
+            c2_0 = _mm512_setzero_ps();
+            c2_1 = _mm512_setzero_ps();
+            c3_0 = _mm512_setzero_ps();
+            c3_1 = _mm512_setzero_ps();
+            c4_0 = _mm512_setzero_ps();
+            c4_1 = _mm512_setzero_ps();
+            c5_0 = _mm512_setzero_ps();
+            c5_1 = _mm512_setzero_ps();
+            c6_0 = _mm512_setzero_ps();
+            c6_1 = _mm512_setzero_ps();
+            c7_0 = _mm512_setzero_ps();
+            c7_1 = _mm512_setzero_ps();
+            c8_0 = _mm512_setzero_ps();
+            c8_1 = _mm512_setzero_ps();
+            c9_0 = _mm512_setzero_ps();
+            c9_1 = _mm512_setzero_ps();
+            c10_0 = _mm512_setzero_ps();
+            c10_1 = _mm512_setzero_ps();
+            c11_0 = _mm512_setzero_ps();
+            c11_1 = _mm512_setzero_ps();
+            for (size_t k = 0; k < 256; k++) {
+                const __m512 b0 = _mm512_loadu_ps(panel + 32 * k);
+                const __m512 b1 = _mm512_loadu_ps(panel + 32 * k + 16);
+                const __m512 a0 = _mm512_set1_ps(in_rows[k]);
+                c0_0 = _mm512_fmadd_ps(a0, b0, c0_0);
+                c0_1 = _mm512_fmadd_ps(a0, b1, c0_1);
+                const __m512 a1 = _mm512_set1_ps(in_rows[k + 384]);
+                c1_0 = _mm512_fmadd_ps(a1, b0, c1_0);
+                c1_1 = _mm512_fmadd_ps(a1, b1, c1_1);
+                const __m512 a2 = _mm512_set1_ps(in_rows[k + 768]);
+                c2_0 = _mm512_fmadd_ps(a2, b0, c2_0);
+                c2_1 = _mm512_fmadd_ps(a2, b1, c2_1);
+                const __m512 a3 = _mm512_set1_ps(in_rows[k + 1152]);
+                c3_0 = _mm512_fmadd_ps(a3, b0, c3_0);
+                c3_1 = _mm512_fmadd_ps(a3, b1, c3_1);
+                const __m512 a4 = _mm512_set1_ps(in_rows[k + 1536]);
+                c4_0 = _mm512_fmadd_ps(a4, b0, c4_0);
+                c4_1 = _mm512_fmadd_ps(a4, b1, c4_1);
+                const __m512 a5 = _mm512_set1_ps(in_rows[k + 1920]);
+                c5_0 = _mm512_fmadd_ps(a5, b0, c5_0);
+                c5_1 = _mm512_fmadd_ps(a5, b1, c5_1);
+                const __m512 a6 = _mm512_set1_ps(in_rows[k + 2304]);
+                c6_0 = _mm512_fmadd_ps(a6, b0, c6_0);
+                c6_1 = _mm512_fmadd_ps(a6, b1, c6_1);
+                const __m512 a7 = _mm512_set1_ps(in_rows[k + 2688]);
+                c7_0 = _mm512_fmadd_ps(a7, b0, c7_0);
+                c7_1 = _mm512_fmadd_ps(a7, b1, c7_1);
+                const __m512 a8 = _mm512_set1_ps(in_rows[k + 3072]);
+                c8_0 = _mm512_fmadd_ps(a8, b0, c8_0);
+                c8_1 = _mm512_fmadd_ps(a8, b1, c8_1);
+                const __m512 a9 = _mm512_set1_ps(in_rows[k + 3456]);
+                c9_0 = _mm512_fmadd_ps(a9, b0, c9_0);
+                c9_1 = _mm512_fmadd_ps(a9, b1, c9_1);
+                const __m512 a10 = _mm512_set1_ps(in_rows[k + 3840]);
+                c10_0 = _mm512_fmadd_ps(a10, b0, c10_0);
+                c10_1 = _mm512_fmadd_ps(a10, b1, c10_1);
+                const __m512 a11 = _mm512_set1_ps(in_rows[k + 4224]);
+                c11_0 = _mm512_fmadd_ps(a11, b0, c11_0);
+                c11_1 = _mm512_fmadd_ps(a11, b1, c11_1);
+            }
+            const __m512 t0_0 = _mm512_loadu_ps(out + 384 * tile);
+            c0_0 = _mm512_add_ps(t0_0, c0_0);
+            _mm512_storeu_ps(out + 384 * tile, c0_0);
+            const __m512 t0_1 = _mm512_loadu_ps(out + 384 * tile + 16);
+            c0_1 = _mm512_add_ps(t0_1, c0_1);
+            _mm512_storeu_ps(out + 384 * tile + 16, c0_1);
+            const __m512 t1_0 = _mm512_loadu_ps(out + 384 * tile + 32);
+            c1_0 = _mm512_add_ps(t1_0, c1_0);
+            _mm512_storeu_ps(out + 384 * tile + 32, c1_0);
+            const __m512 t1_1 = _mm512_loadu_ps(out + 384 * tile + 48);
+            c1_1 = _mm512_add_ps(t1_1, c1_1);
+            _mm512_storeu_ps(out + 384 * tile + 48, c1_1);
+            const __m512 t2_0 = _mm512_loadu_ps(out + 384 * tile + 64);
+            c2_0 = _mm512_add_ps(t2_0, c2_0);
+            _mm512_storeu_ps(out + 384 * tile + 64, c2_0);
+            const __m512 t2_1 = _mm512_loadu_ps(out + 384 * tile + 80);
+            c2_1 = _mm512_add_ps(t2_1, c2_1);
+            _mm512_storeu_ps(out + 384 * tile + 80, c2_1);
+            const __m512 t3_0 = _mm512_loadu_ps(out + 384 * tile + 96);
+            c3_0 = _mm512_add_ps(t3_0, c3_0);
+            _mm512_storeu_ps(out + 384 * tile + 96, c3_0);
+            const __m512 t3_1 = _mm512_loadu_ps(out + 384 * tile + 112);
+            c3_1 = _mm512_add_ps(t3_1, c3_1);
+            _mm512_storeu_ps(out + 384 * tile + 112, c3_1);
+            const __m512 t4_0 = _mm512_loadu_ps(out + 384 * tile + 128);
+            c4_0 = _mm512_add_ps(t4_0, c4_0);
+            _mm512_storeu_ps(out + 384 * tile + 128, c4_0);
+            const __m512 t4_1 = _mm512_loadu_ps(out + 384 * tile + 144);
+            c4_1 = _mm512_add_ps(t4_1, c4_1);
+            _mm512_storeu_ps(out + 384 * tile + 144, c4_1);
+            const __m512 t5_0 = _mm512_loadu_ps(out + 384 * tile + 160);
+            c5_0 = _mm512_add_ps(t5_0, c5_0);
+            _mm512_storeu_ps(out + 384 * tile + 160, c5_0);
+            const __m512 t5_1 = _mm512_loadu_ps(out + 384 * tile + 176);
+            c5_1 = _mm512_add_ps(t5_1, c5_1);
+            _mm512_storeu_ps(out + 384 * tile + 176, c5_1);
+            const __m512 t6_0 = _mm512_loadu_ps(out + 384 * tile + 192);
+            c6_0 = _mm512_add_ps(t6_0, c6_0);
+            _mm512_storeu_ps(out + 384 * tile + 192, c6_0);
+            const __m512 t6_1 = _mm512_loadu_ps(out + 384 * tile + 208);
+            c6_1 = _mm512_add_ps(t6_1, c6_1);
+            _mm512_storeu_ps(out + 384 * tile + 208, c6_1);
+            const __m512 t7_0 = _mm512_loadu_ps(out + 384 * tile + 224);
+            c7_0 = _mm512_add_ps(t7_0, c7_0);
+            _mm512_storeu_ps(out + 384 * tile + 224, c7_0);
+            const __m512 t7_1 = _mm512_loadu_ps(out + 384 * tile + 240);
+            c7_1 = _mm512_add_ps(t7_1, c7_1);
+            _mm512_storeu_ps(out + 384 * tile + 240, c7_1);
+            const __m512 t8_0 = _mm512_loadu_ps(out + 384 * tile + 256);
+            c8_0 = _mm512_add_ps(t8_0, c8_0);
+            _mm512_storeu_ps(out + 384 * tile + 256, c8_0);
+            const __m512 t8_1 = _mm512_loadu_ps(out + 384 * tile + 272);
+            c8_1 = _mm512_add_ps(t8_1, c8_1);
+            _mm512_storeu_ps(out + 384 * tile + 272, c8_1);
+            const __m512 t9_0 = _mm512_loadu_ps(out + 384 * tile + 288);
+            c9_0 = _mm512_add_ps(t9_0, c9_0);
+            _mm512_storeu_ps(out + 384 * tile + 288, c9_0);
+            const __m512 t9_1 = _mm512_loadu_ps(out + 384 * tile + 304);
+            c9_1 = _mm512_add_ps(t9_1, c9_1);
+            _mm512_storeu_ps(out + 384 * tile + 304, c9_1);
+            const __m512 t10_0 = _mm512_loadu_ps(out + 384 * tile + 320);
+            c10_0 = _mm512_add_ps(t10_0, c10_0);
+            _mm512_storeu_ps(out + 384 * tile + 320, c10_0);
+            const __m512 t10_1 = _mm512_loadu_ps(out + 384 * tile + 336);
+            c10_1 = _mm512_add_ps(t10_1, c10_1);
+            _mm512_storeu_ps(out + 384 * tile + 336, c10_1);
+            const __m512 t11_0 = _mm512_loadu_ps(out + 384 * tile + 352);
+            c11_0 = _mm512_add_ps(t11_0, c11_0);
+            _mm512_storeu_ps(out + 384 * tile + 352, c11_0);
+            const __m512 t11_1 = _mm512_loadu_ps(out + 384 * tile + 368);
+            c11_1 = _mm512_add_ps(t11_1, c11_1);
+            _mm512_storeu_ps(out + 384 * tile + 368, c11_1);
+        }
+        c0_0 = _mm512_setzero_ps();
+        c0_1 = _mm512_setzero_ps();
+        c1_0 = _mm512_setzero_ps();
+        c1_1 = _mm512_setzero_ps();
+        c2_0 = _mm512_setzero_ps();
+        c2_1 = _mm512_setzero_ps();
+        c3_0 = _mm512_setzero_ps();
+        c3_1 = _mm512_setzero_ps();
+        c4_0 = _mm512_setzero_ps();
+        c4_1 = _mm512_setzero_ps();
+        c5_0 = _mm512_setzero_ps();
+        c5_1 = _mm512_setzero_ps();
+        c6_0 = _mm512_setzero_ps();
+        c6_1 = _mm512_setzero_ps();
+        c7_0 = _mm512_setzero_ps();
+        c7_1 = _mm512_setzero_ps();
+        c8_0 = _mm512_setzero_ps();
+        c8_1 = _mm512_setzero_ps();
+        c9_0 = _mm512_setzero_ps();
+        c9_1 = _mm512_setzero_ps();
+        c10_0 = _mm512_setzero_ps();
+        c10_1 = _mm512_setzero_ps();
+        c11_0 = _mm512_setzero_ps();
+        c11_1 = _mm512_setzero_ps();
+        for (size_t k = 256; k < 384; k++) {
             const __m512 b0 = _mm512_loadu_ps(panel + 32 * k);
             const __m512 b1 = _mm512_loadu_ps(panel + 32 * k + 16);
             const __m512 a0 = _mm512_set1_ps(in_rows[k]);
@@ -546,30 +1484,78 @@ static void project_32(const float *restrict input, const float *restrict panel,
             c11_0 = _mm512_fmadd_ps(a11, b0, c11_0);
             c11_1 = _mm512_fmadd_ps(a11, b1, c11_1);
         }
-        _mm512_storeu_ps(out + 384 * tile + 3328, c0_0);
-        _mm512_storeu_ps(out + 384 * tile + 3344, c0_1);
-        _mm512_storeu_ps(out + 384 * tile + 3360, c1_0);
-        _mm512_storeu_ps(out + 384 * tile + 3376, c1_1);
-        _mm512_storeu_ps(out + 384 * tile + 3392, c2_0);
-        _mm512_storeu_ps(out + 384 * tile + 3408, c2_1);
-        _mm512_storeu_ps(out + 384 * tile + 3424, c3_0);
-        _mm512_storeu_ps(out + 384 * tile + 3440, c3_1);
-        _mm512_storeu_ps(out + 384 * tile + 3456, c4_0);
-        _mm512_storeu_ps(out + 384 * tile + 3472, c4_1);
-        _mm512_storeu_ps(out + 384 * tile + 3488, c5_0);
-        _mm512_storeu_ps(out + 384 * tile + 3504, c5_1);
-        _mm512_storeu_ps(out + 384 * tile + 3520, c6_0);
-        _mm512_storeu_ps(out + 384 * tile + 3536, c6_1);
-        _mm512_storeu_ps(out + 384 * tile + 3552, c7_0);
-        _mm512_storeu_ps(out + 384 * tile + 3568, c7_1);
-        _mm512_storeu_ps(out + 384 * tile + 3584, c8_0);
-        _mm512_storeu_ps(out + 384 * tile + 3600, c8_1);
-        _mm512_storeu_ps(out + 384 * tile + 3616, c9_0);
-        _mm512_storeu_ps(out + 384 * tile + 3632, c9_1);
-        _mm512_storeu_ps(out + 384 * tile + 3648, c10_0);
-        _mm512_storeu_ps(out + 384 * tile + 3664, c10_1);
-        _mm512_storeu_ps(out + 384 * tile + 3680, c11_0);
-        _mm512_storeu_ps(out + 384 * tile + 3696, c11_1);
+        const __m512 t0_0 = _mm512_loadu_ps(out + 384 * tile);
+        c0_0 = _mm512_add_ps(t0_0, c0_0);
+        const __m512 t0_1 = _mm512_loadu_ps(out + 384 * tile + 16);
+        c0_1 = _mm512_add_ps(t0_1, c0_1);
+        const __m512 t1_0 = _mm512_loadu_ps(out + 384 * tile + 32);
+        c1_0 = _mm512_add_ps(t1_0, c1_0);
+        const __m512 t1_1 = _mm512_loadu_ps(out + 384 * tile + 48);
+        c1_1 = _mm512_add_ps(t1_1, c1_1);
+        const __m512 t2_0 = _mm512_loadu_ps(out + 384 * tile + 64);
+        c2_0 = _mm512_add_ps(t2_0, c2_0);
+        const __m512 t2_1 = _mm512_loadu_ps(out + 384 * tile + 80);
+        c2_1 = _mm512_add_ps(t2_1, c2_1);
+        const __m512 t3_0 = _mm512_loadu_ps(out + 384 * tile + 96);
+        c3_0 = _mm512_add_ps(t3_0, c3_0);
+        const __m512 t3_1 = _mm512_loadu_ps(out + 384 * tile + 112);
+        c3_1 = _mm512_add_ps(t3_1, c3_1);
+        const __m512 t4_0 = _mm512_loadu_ps(out + 384 * tile + 128);
+        c4_0 = _mm512_add_ps(t4_0, c4_0);
+        const __m512 t4_1 = _mm512_loadu_ps(out + 384 * tile + 144);
+        c4_1 = _mm512_add_ps(t4_1, c4_1);
+        const __m512 t5_0 = _mm512_loadu_ps(out + 384 * tile + 160);
+        c5_0 = _mm512_add_ps(t5_0, c5_0);
+        const __m512 t5_1 = _mm512_loadu_ps(out + 384 * tile + 176);
+        c5_1 = _mm512_add_ps(t5_1, c5_1);
+        const __m512 t6_0 = _mm512_loadu_ps(out + 384 * tile + 192);
+        c6_0 = _mm512_add_ps(t6_0, c6_0);
+        const __m512 t6_1 = _mm512_loadu_ps(out + 384 * tile + 208);
+        c6_1 = _mm512_add_ps(t6_1, c6_1);
+        const __m512 t7_0 = _mm512_loadu_ps(out + 384 * tile + 224);
+        c7_0 = _mm512_add_ps(t7_0, c7_0);
+        const __m512 t7_1 = _mm512_loadu_ps(out + 384 * tile + 240);
+        c7_1 = _mm512_add_ps(t7_1, c7_1);
+        const __m512 t8_0 = _mm512_loadu_ps(out + 384 * tile + 256);
+        c8_0 = _mm512_add_ps(t8_0, c8_0);
+        const __m512 t8_1 = _mm512_loadu_ps(out + 384 * tile + 272);
+        c8_1 = _mm512_add_ps(t8_1, c8_1);
+        const __m512 t9_0 = _mm512_loadu_ps(out + 384 * tile + 288);
+        c9_0 = _mm512_add_ps(t9_0, c9_0);
+        const __m512 t9_1 = _mm512_loadu_ps(out + 384 * tile + 304);
+        c9_1 = _mm512_add_ps(t9_1, c9_1);
+        const __m512 t10_0 = _mm512_loadu_ps(out + 384 * tile + 320);
+        c10_0 = _mm512_add_ps(t10_0, c10_0);
+        const __m512 t10_1 = _mm512_loadu_ps(out + 384 * tile + 336);
+        c10_1 = _mm512_add_ps(t10_1, c10_1);
+        const __m512 t11_0 = _mm512_loadu_ps(out + 384 * tile + 352);
+        c11_0 = _mm512_add_ps(t11_0, c11_0);
+        const __m512 t11_1 = _mm512_loadu_ps(out + 384 * tile + 368);
+        c11_1 = _mm512_add_ps(t11_1, c11_1);
+        _mm512_storeu_ps(out + 384 * tile, c0_0);
+        _mm512_storeu_ps(out + 384 * tile + 16, c0_1);
+        _mm512_storeu_ps(out + 384 * tile + 32, c1_0);
+        _mm512_storeu_ps(out + 384 * tile + 48, c1_1);
+        _mm512_storeu_ps(out + 384 * tile + 64, c2_0);
+        _mm512_storeu_ps(out + 384 * tile + 80, c2_1);
+        _mm512_storeu_ps(out + 384 * tile + 96, c3_0);
+        _mm512_storeu_ps(out + 384 * tile + 112, c3_1);
+        _mm512_storeu_ps(out + 384 * tile + 128, c4_0);
+        _mm512_storeu_ps(out + 384 * tile + 144, c4_1);
+        _mm512_storeu_ps(out + 384 * tile + 160, c5_0);
+        _mm512_storeu_ps(out + 384 * tile + 176, c5_1);
+        _mm512_storeu_ps(out + 384 * tile + 192, c6_0);
+        _mm512_storeu_ps(out + 384 * tile + 208, c6_1);
+        _mm512_storeu_ps(out + 384 * tile + 224, c7_0);
+        _mm512_storeu_ps(out + 384 * tile + 240, c7_1);
+        _mm512_storeu_ps(out + 384 * tile + 256, c8_0);
+        _mm512_storeu_ps(out + 384 * tile + 272, c8_1);
+        _mm512_storeu_ps(out + 384 * tile + 288, c9_0);
+        _mm512_storeu_ps(out + 384 * tile + 304, c9_1);
+        _mm512_storeu_ps(out + 384 * tile + 320, c10_0);
+        _mm512_storeu_ps(out + 384 * tile + 336, c10_1);
+        _mm512_storeu_ps(out + 384 * tile + 352, c11_0);
+        _mm512_storeu_ps(out + 384 * tile + 368, c11_1);
     }
 }
 
@@ -587,7 +1573,8 @@ static void phase_project(const float *restrict weights, const attn_args *restri
         const size_t last = 12 * (part + 1) / parts;
         for (size_t panel = first; panel < last; panel++) {
             const size_t block = panel / 1;
-            project_32_biased(x, weights + 12320 * panel, ws_q + 4096 * block);
+            project_32_biased_13x2(x, weights + 12320 * panel, ws_q + 4096 * block);
+            project_32_biased_12x2(x + 39936, weights + 12320 * panel, ws_q + 4096 * block + 3328);
         }
     }
     /* keys */
@@ -596,7 +1583,9 @@ static void phase_project(const float *restrict weights, const attn_args *restri
         const size_t last = 12 * (part + 1) / parts;
         for (size_t panel = first; panel < last; panel++) {
             const size_t block = panel / 1;
-            project_32(x, weights + 12288 * panel + 147840, ws_k + 4096 * block);
+            project_32_13x2(x, weights + 12288 * panel + 147840, ws_k + 4096 * block);
+            project_32_12x2(x + 39936, weights + 12288 * panel + 147840,
+                ws_k + 4096 * block + 3328);
         }
     }
     /* values */
@@ -605,7 +1594,9 @@ static void phase_project(const float *restrict weights, const attn_args *restri
         const size_t last = 12 * (part + 1) / parts;
         for (size_t panel = first; panel < last; panel++) {
             const size_t block = panel / 1;
-            project_32_biased(x, weights + 12320 * panel + 295296, ws_v + 4096 * block);
+            project_32_biased_13x2(x, weights + 12320 * panel + 295296, ws_v + 4096 * block);
+            project_32_biased_12x2(x + 39936, weights + 12320 * panel + 295296,
+                ws_v + 4096 * block + 3328);
         }
     }
 }
@@ -623,17 +1614,25 @@ static void gather_queries_64(const float *restrict query_rows, float *restrict 
     }
 }
 
-/* Logits of 64 queries, [key][query], and the reference maximum of each. */
-static void scores_64(const float *restrict key_rows, float *restrict queries,
-    float *restrict scores, float *restrict maxima, size_t length, size_t key_full, size_t key_end)
+/* No key seen yet. */
+static void start_maxima_64(float *restrict maxima)
 {
-    __m512 max0 = _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u));
-    __m512 max1 = _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u));
-    __m512 max2 = _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u));
-    __m512 max3 = _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u));
-    const __m512 hidden = _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u));
+    const __m512 nothing = _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u));
+    _mm512_storeu_ps(maxima, nothing);
+    _mm512_storeu_ps(maxima + 16, nothing);
+    _mm512_storeu_ps(maxima + 32, nothing);
+    _mm512_storeu_ps(maxima + 48, nothing);
+}
+
+/* Logits of keys that every query sees. */
+static void scores_open_64(const float *restrict key_rows, float *restrict queries,
+    float *restrict scores, float *restrict maxima, size_t key_full)
+{
+    __m512 max0 = _mm512_loadu_ps(maxima);
+    __m512 max1 = _mm512_loadu_ps(maxima + 16);
+    __m512 max2 = _mm512_loadu_ps(maxima + 32);
+    __m512 max3 = _mm512_loadu_ps(maxima + 48);
     const size_t open_end = key_full / 6 * 6;
-    const size_t masked_end = key_end < 126 ? key_end : 126;
     for (size_t key = 0; key < open_end; key += 6) {
         const float *keys = key_rows + 32 * key;
         /* 6 keys x 64 queries */
@@ -746,6 +1745,23 @@ static void scores_64(const float *restrict key_rows, float *restrict queries,
         _mm512_storeu_ps(scores + 64 * key + 368, c5_3);
         max3 = _mm512_max_ps(max3, c5_3);
     }
+    _mm512_storeu_ps(maxima, max0);
+    _mm512_storeu_ps(maxima + 16, max1);
+    _mm512_storeu_ps(maxima + 32, max2);
+    _mm512_storeu_ps(maxima + 48, max3);
+}
+
+/* Logits of keys that some query does not see. */
+static void scores_masked_64(const float *restrict key_rows, float *restrict queries,
+    float *restrict scores, float *restrict maxima, size_t length, size_t key_full, size_t key_end)
+{
+    __m512 max0 = _mm512_loadu_ps(maxima);
+    __m512 max1 = _mm512_loadu_ps(maxima + 16);
+    __m512 max2 = _mm512_loadu_ps(maxima + 32);
+    __m512 max3 = _mm512_loadu_ps(maxima + 48);
+    const __m512 hidden = _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u));
+    const size_t open_end = key_full / 6 * 6;
+    const size_t masked_end = key_end < 126 ? key_end : 126;
     for (size_t key = open_end; key < masked_end; key += 6) {
         const float *keys = key_rows + 32 * key;
         /* 6 keys x 64 queries, not all visible */
@@ -894,6 +1910,21 @@ static void scores_64(const float *restrict key_rows, float *restrict queries,
         _mm512_storeu_ps(scores + 64 * key + 368, s5_3);
         max3 = _mm512_max_ps(max3, s5_3);
     }
+    _mm512_storeu_ps(maxima, max0);
+    _mm512_storeu_ps(maxima + 16, max1);
+    _mm512_storeu_ps(maxima + 32, max2);
+    _mm512_storeu_ps(maxima + 48, max3);
+}
+
+/* Logits of the last 2 keys, where some query sees them. */
+static void scores_rest_64(const float *restrict key_rows, float *restrict queries,
+    float *restrict scores, float *restrict maxima, size_t length, size_t key_end)
+{
+    __m512 max0 = _mm512_loadu_ps(maxima);
+    __m512 max1 = _mm512_loadu_ps(maxima + 16);
+    __m512 max2 = _mm512_loadu_ps(maxima + 32);
+    __m512 max3 = _mm512_loadu_ps(maxima + 48);
+    const __m512 hidden = _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u));
     if (126 < key_end) {
         /* 2 keys x 64 queries, not all visible */
         __m512 c0_0 = _mm512_setzero_ps();
@@ -949,24 +1980,37 @@ static void scores_64(const float *restrict key_rows, float *restrict queries,
         _mm512_storeu_ps(scores + 8176, s1_3);
         max3 = _mm512_max_ps(max3, s1_3);
     }
+    _mm512_storeu_ps(maxima, max0);
+    _mm512_storeu_ps(maxima + 16, max1);
+    _mm512_storeu_ps(maxima + 32, max2);
+    _mm512_storeu_ps(maxima + 48, max3);
+}
+
+/* Reference of each query: its maximum, rounded up to a whole number. */
+static void finish_maxima_64(float *restrict maxima)
+{
+    const __m512 max0 = _mm512_loadu_ps(maxima);
     const __m512 whole0 = _mm512_ceil_ps(max0);
     const __mmask16 seen0 = _mm512_cmp_ps_mask(max0,
         _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u)), _CMP_NEQ_UQ);
     const __m512 nothing0 = _mm512_setzero_ps();
     const __m512 reference0 = _mm512_mask_blend_ps(seen0, nothing0, whole0);
     _mm512_storeu_ps(maxima, reference0);
+    const __m512 max1 = _mm512_loadu_ps(maxima + 16);
     const __m512 whole1 = _mm512_ceil_ps(max1);
     const __mmask16 seen1 = _mm512_cmp_ps_mask(max1,
         _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u)), _CMP_NEQ_UQ);
     const __m512 nothing1 = _mm512_setzero_ps();
     const __m512 reference1 = _mm512_mask_blend_ps(seen1, nothing1, whole1);
     _mm512_storeu_ps(maxima + 16, reference1);
+    const __m512 max2 = _mm512_loadu_ps(maxima + 32);
     const __m512 whole2 = _mm512_ceil_ps(max2);
     const __mmask16 seen2 = _mm512_cmp_ps_mask(max2,
         _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u)), _CMP_NEQ_UQ);
     const __m512 nothing2 = _mm512_setzero_ps();
     const __m512 reference2 = _mm512_mask_blend_ps(seen2, nothing2, whole2);
     _mm512_storeu_ps(maxima + 32, reference2);
+    const __m512 max3 = _mm512_loadu_ps(maxima + 48);
     const __m512 whole3 = _mm512_ceil_ps(max3);
     const __mmask16 seen3 = _mm512_cmp_ps_mask(max3,
         _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u)), _CMP_NEQ_UQ);
@@ -1048,185 +2092,12 @@ static void repair_row_64(const float *restrict value_rows, const float *restric
     }
 }
 
-/* Weighted values of 64 queries, divided by the sums. */
-static void context_64(const float *restrict value_rows, float *restrict out_rows,
+/* Weighted values of queries 0 to 51, 32 columns from 0, divided by the sums. */
+static void context_64_13x2(const float *restrict value_rows, float *restrict out_rows,
     float *restrict scores, float *restrict inverse_sums, size_t length, size_t key_end)
 {
-    {
-        for (size_t tile = 0; tile < 4; tile++) {
-            /* 13 queries x 32 values */
-            __m512 c0_0 = _mm512_setzero_ps();
-            __m512 c0_1 = _mm512_setzero_ps();
-            __m512 c1_0 = _mm512_setzero_ps();
-            __m512 c1_1 = _mm512_setzero_ps();
-            __m512 c2_0 = _mm512_setzero_ps();
-            __m512 c2_1 = _mm512_setzero_ps();
-            __m512 c3_0 = _mm512_setzero_ps();
-            __m512 c3_1 = _mm512_setzero_ps();
-            __m512 c4_0 = _mm512_setzero_ps();
-            __m512 c4_1 = _mm512_setzero_ps();
-            __m512 c5_0 = _mm512_setzero_ps();
-            __m512 c5_1 = _mm512_setzero_ps();
-            __m512 c6_0 = _mm512_setzero_ps();
-            __m512 c6_1 = _mm512_setzero_ps();
-            __m512 c7_0 = _mm512_setzero_ps();
-            __m512 c7_1 = _mm512_setzero_ps();
-            __m512 c8_0 = _mm512_setzero_ps();
-            __m512 c8_1 = _mm512_setzero_ps();
-            __m512 c9_0 = _mm512_setzero_ps();
-            __m512 c9_1 = _mm512_setzero_ps();
-            __m512 c10_0 = _mm512_setzero_ps();
-            __m512 c10_1 = _mm512_setzero_ps();
-            __m512 c11_0 = _mm512_setzero_ps();
-            __m512 c11_1 = _mm512_setzero_ps();
-            __m512 c12_0 = _mm512_setzero_ps();
-            __m512 c12_1 = _mm512_setzero_ps();
-            for (size_t k = 0; k < key_end; k++) {
-                const __m512 b0 = _mm512_loadu_ps(value_rows + 32 * k);
-                const __m512 b1 = _mm512_loadu_ps(value_rows + 32 * k + 16);
-                const __m512 a0 = _mm512_set1_ps(scores[64 * k + 13 * tile]);
-                c0_0 = _mm512_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm512_fmadd_ps(a0, b1, c0_1);
-                const __m512 a1 = _mm512_set1_ps(scores[64 * k + 13 * tile + 1]);
-                c1_0 = _mm512_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm512_fmadd_ps(a1, b1, c1_1);
-                const __m512 a2 = _mm512_set1_ps(scores[64 * k + 13 * tile + 2]);
-                c2_0 = _mm512_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm512_fmadd_ps(a2, b1, c2_1);
-                const __m512 a3 = _mm512_set1_ps(scores[64 * k + 13 * tile + 3]);
-                c3_0 = _mm512_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm512_fmadd_ps(a3, b1, c3_1);
-                const __m512 a4 = _mm512_set1_ps(scores[64 * k + 13 * tile + 4]);
-                c4_0 = _mm512_fmadd_ps(a4, b0, c4_0);
-                c4_1 = _mm512_fmadd_ps(a4, b1, c4_1);
-                const __m512 a5 = _mm512_set1_ps(scores[64 * k + 13 * tile + 5]);
-                c5_0 = _mm512_fmadd_ps(a5, b0, c5_0);
-                c5_1 = _mm512_fmadd_ps(a5, b1, c5_1);
-                const __m512 a6 = _mm512_set1_ps(scores[64 * k + 13 * tile + 6]);
-                c6_0 = _mm512_fmadd_ps(a6, b0, c6_0);
-                c6_1 = _mm512_fmadd_ps(a6, b1, c6_1);
-                const __m512 a7 = _mm512_set1_ps(scores[64 * k + 13 * tile + 7]);
-                c7_0 = _mm512_fmadd_ps(a7, b0, c7_0);
-                c7_1 = _mm512_fmadd_ps(a7, b1, c7_1);
-                const __m512 a8 = _mm512_set1_ps(scores[64 * k + 13 * tile + 8]);
-                c8_0 = _mm512_fmadd_ps(a8, b0, c8_0);
-                c8_1 = _mm512_fmadd_ps(a8, b1, c8_1);
-                const __m512 a9 = _mm512_set1_ps(scores[64 * k + 13 * tile + 9]);
-                c9_0 = _mm512_fmadd_ps(a9, b0, c9_0);
-                c9_1 = _mm512_fmadd_ps(a9, b1, c9_1);
-                const __m512 a10 = _mm512_set1_ps(scores[64 * k + 13 * tile + 10]);
-                c10_0 = _mm512_fmadd_ps(a10, b0, c10_0);
-                c10_1 = _mm512_fmadd_ps(a10, b1, c10_1);
-                const __m512 a11 = _mm512_set1_ps(scores[64 * k + 13 * tile + 11]);
-                c11_0 = _mm512_fmadd_ps(a11, b0, c11_0);
-                c11_1 = _mm512_fmadd_ps(a11, b1, c11_1);
-                const __m512 a12 = _mm512_set1_ps(scores[64 * k + 13 * tile + 12]);
-                c12_0 = _mm512_fmadd_ps(a12, b0, c12_0);
-                c12_1 = _mm512_fmadd_ps(a12, b1, c12_1);
-            }
-            const __m512 inverse0 = _mm512_set1_ps(inverse_sums[13 * tile]);
-            const __m512 o0_0 = _mm512_mul_ps(c0_0, inverse0);
-            _mm512_storeu_ps(out_rows + 4992 * tile, o0_0);
-            const __m512 o0_1 = _mm512_mul_ps(c0_1, inverse0);
-            _mm512_storeu_ps(out_rows + 4992 * tile + 16, o0_1);
-            const __m512 inverse1 = _mm512_set1_ps(inverse_sums[13 * tile + 1]);
-            const __m512 o1_0 = _mm512_mul_ps(c1_0, inverse1);
-            _mm512_storeu_ps(out_rows + 4992 * tile + 384, o1_0);
-            const __m512 o1_1 = _mm512_mul_ps(c1_1, inverse1);
-            _mm512_storeu_ps(out_rows + 4992 * tile + 400, o1_1);
-            const __m512 inverse2 = _mm512_set1_ps(inverse_sums[13 * tile + 2]);
-            const __m512 o2_0 = _mm512_mul_ps(c2_0, inverse2);
-            _mm512_storeu_ps(out_rows + 4992 * tile + 768, o2_0);
-            const __m512 o2_1 = _mm512_mul_ps(c2_1, inverse2);
-            _mm512_storeu_ps(out_rows + 4992 * tile + 784, o2_1);
-            const __m512 inverse3 = _mm512_set1_ps(inverse_sums[13 * tile + 3]);
-            const __m512 o3_0 = _mm512_mul_ps(c3_0, inverse3);
-            _mm512_storeu_ps(out_rows + 4992 * tile + 1152, o3_0);
-            const __m512 o3_1 = _mm512_mul_ps(c3_1, inverse3);
-            _mm512_storeu_ps(out_rows + 4992 * tile + 1168, o3_1);
-            const __m512 inverse4 = _mm512_set1_ps(inverse_sums[13 * tile + 4]);
-            const __m512 o4_0 = _mm512_mul_ps(c4_0, inverse4);
-            _mm512_storeu_ps(out_rows + 4992 * tile + 1536, o4_0);
-            const __m512 o4_1 = _mm512_mul_ps(c4_1, inverse4);
-            _mm512_storeu_ps(out_rows + 4992 * tile + 1552, o4_1);
-            const __m512 inverse5 = _mm512_set1_ps(inverse_sums[13 * tile + 5]);
-            const __m512 o5_0 = _mm512_mul_ps(c5_0, inverse5);
-            _mm512_storeu_ps(out_rows + 4992 * tile + 1920, o5_0);
-            const __m512 o5_1 = _mm512_mul_ps(c5_1, inverse5);
-            _mm512_storeu_ps(out_rows + 4992 * tile + 1936, o5_1);
-            const __m512 inverse6 = _mm512_set1_ps(inverse_sums[13 * tile + 6]);
-            const __m512 o6_0 = _mm512_mul_ps(c6_0, inverse6);
-            _mm512_storeu_ps(out_rows + 4992 * tile + 2304, o6_0);
-            const __m512 o6_1 = _mm512_mul_ps(c6_1, inverse6);
-            _mm512_storeu_ps(out_rows + 4992 * tile + 2320, o6_1);
-            const __m512 inverse7 = _mm512_set1_ps(inverse_sums[13 * tile + 7]);
-            const __m512 o7_0 = _mm512_mul_ps(c7_0, inverse7);
-            _mm512_storeu_ps(out_rows + 4992 * tile + 2688, o7_0);
-            const __m512 o7_1 = _mm512_mul_ps(c7_1, inverse7);
-            _mm512_storeu_ps(out_rows + 4992 * tile + 2704, o7_1);
-            const __m512 inverse8 = _mm512_set1_ps(inverse_sums[13 * tile + 8]);
-            const __m512 o8_0 = _mm512_mul_ps(c8_0, inverse8);
-            _mm512_storeu_ps(out_rows + 4992 * tile + 3072, o8_0);
-            const __m512 o8_1 = _mm512_mul_ps(c8_1, inverse8);
-            _mm512_storeu_ps(out_rows + 4992 * tile + 3088, o8_1);
-            const __m512 inverse9 = _mm512_set1_ps(inverse_sums[13 * tile + 9]);
-            const __m512 o9_0 = _mm512_mul_ps(c9_0, inverse9);
-            _mm512_storeu_ps(out_rows + 4992 * tile + 3456, o9_0);
-            const __m512 o9_1 = _mm512_mul_ps(c9_1, inverse9);
-            _mm512_storeu_ps(out_rows + 4992 * tile + 3472, o9_1);
-            const __m512 inverse10 = _mm512_set1_ps(inverse_sums[13 * tile + 10]);
-            const __m512 o10_0 = _mm512_mul_ps(c10_0, inverse10);
-            _mm512_storeu_ps(out_rows + 4992 * tile + 3840, o10_0);
-            const __m512 o10_1 = _mm512_mul_ps(c10_1, inverse10);
-            _mm512_storeu_ps(out_rows + 4992 * tile + 3856, o10_1);
-            const __m512 inverse11 = _mm512_set1_ps(inverse_sums[13 * tile + 11]);
-            const __m512 o11_0 = _mm512_mul_ps(c11_0, inverse11);
-            _mm512_storeu_ps(out_rows + 4992 * tile + 4224, o11_0);
-            const __m512 o11_1 = _mm512_mul_ps(c11_1, inverse11);
-            _mm512_storeu_ps(out_rows + 4992 * tile + 4240, o11_1);
-            const __m512 inverse12 = _mm512_set1_ps(inverse_sums[13 * tile + 12]);
-            const __m512 o12_0 = _mm512_mul_ps(c12_0, inverse12);
-            _mm512_storeu_ps(out_rows + 4992 * tile + 4608, o12_0);
-            const __m512 o12_1 = _mm512_mul_ps(c12_1, inverse12);
-            _mm512_storeu_ps(out_rows + 4992 * tile + 4624, o12_1);
-            __m512 total = o0_0;
-            total = _mm512_add_ps(total, o0_1);
-            total = _mm512_add_ps(total, o1_0);
-            total = _mm512_add_ps(total, o1_1);
-            total = _mm512_add_ps(total, o2_0);
-            total = _mm512_add_ps(total, o2_1);
-            total = _mm512_add_ps(total, o3_0);
-            total = _mm512_add_ps(total, o3_1);
-            total = _mm512_add_ps(total, o4_0);
-            total = _mm512_add_ps(total, o4_1);
-            total = _mm512_add_ps(total, o5_0);
-            total = _mm512_add_ps(total, o5_1);
-            total = _mm512_add_ps(total, o6_0);
-            total = _mm512_add_ps(total, o6_1);
-            total = _mm512_add_ps(total, o7_0);
-            total = _mm512_add_ps(total, o7_1);
-            total = _mm512_add_ps(total, o8_0);
-            total = _mm512_add_ps(total, o8_1);
-            total = _mm512_add_ps(total, o9_0);
-            total = _mm512_add_ps(total, o9_1);
-            total = _mm512_add_ps(total, o10_0);
-            total = _mm512_add_ps(total, o10_1);
-            total = _mm512_add_ps(total, o11_0);
-            total = _mm512_add_ps(total, o11_1);
-            total = _mm512_add_ps(total, o12_0);
-            total = _mm512_add_ps(total, o12_1);
-            const int found = (int)_mm512_cmp_ps_mask(total, total, _CMP_UNORD_Q);
-            if (found) {
-                for (size_t repaired = 0; repaired < 13; repaired++) {
-                    repair_row_64(value_rows, scores + 13 * tile + repaired,
-                        inverse_sums + 13 * tile + repaired,
-                        out_rows + 4992 * tile + 384 * repaired, length);
-                }
-            }
-        }
-    }
-    {
-        /* 12 queries x 32 values */
+    for (size_t tile = 0; tile < 4; tile++) {
+        /* 13 queries x 32 values */
         __m512 c0_0 = _mm512_setzero_ps();
         __m512 c0_1 = _mm512_setzero_ps();
         __m512 c1_0 = _mm512_setzero_ps();
@@ -1251,106 +2122,116 @@ static void context_64(const float *restrict value_rows, float *restrict out_row
         __m512 c10_1 = _mm512_setzero_ps();
         __m512 c11_0 = _mm512_setzero_ps();
         __m512 c11_1 = _mm512_setzero_ps();
+        __m512 c12_0 = _mm512_setzero_ps();
+        __m512 c12_1 = _mm512_setzero_ps();
         for (size_t k = 0; k < key_end; k++) {
             const __m512 b0 = _mm512_loadu_ps(value_rows + 32 * k);
             const __m512 b1 = _mm512_loadu_ps(value_rows + 32 * k + 16);
-            const __m512 a0 = _mm512_set1_ps(scores[64 * k + 52]);
+            const __m512 a0 = _mm512_set1_ps(scores[64 * k + 13 * tile]);
             c0_0 = _mm512_fmadd_ps(a0, b0, c0_0);
             c0_1 = _mm512_fmadd_ps(a0, b1, c0_1);
-            const __m512 a1 = _mm512_set1_ps(scores[64 * k + 53]);
+            const __m512 a1 = _mm512_set1_ps(scores[64 * k + 13 * tile + 1]);
             c1_0 = _mm512_fmadd_ps(a1, b0, c1_0);
             c1_1 = _mm512_fmadd_ps(a1, b1, c1_1);
-            const __m512 a2 = _mm512_set1_ps(scores[64 * k + 54]);
+            const __m512 a2 = _mm512_set1_ps(scores[64 * k + 13 * tile + 2]);
             c2_0 = _mm512_fmadd_ps(a2, b0, c2_0);
             c2_1 = _mm512_fmadd_ps(a2, b1, c2_1);
-            const __m512 a3 = _mm512_set1_ps(scores[64 * k + 55]);
+            const __m512 a3 = _mm512_set1_ps(scores[64 * k + 13 * tile + 3]);
             c3_0 = _mm512_fmadd_ps(a3, b0, c3_0);
             c3_1 = _mm512_fmadd_ps(a3, b1, c3_1);
-            const __m512 a4 = _mm512_set1_ps(scores[64 * k + 56]);
+            const __m512 a4 = _mm512_set1_ps(scores[64 * k + 13 * tile + 4]);
             c4_0 = _mm512_fmadd_ps(a4, b0, c4_0);
             c4_1 = _mm512_fmadd_ps(a4, b1, c4_1);
-            const __m512 a5 = _mm512_set1_ps(scores[64 * k + 57]);
+            const __m512 a5 = _mm512_set1_ps(scores[64 * k + 13 * tile + 5]);
             c5_0 = _mm512_fmadd_ps(a5, b0, c5_0);
             c5_1 = _mm512_fmadd_ps(a5, b1, c5_1);
-            const __m512 a6 = _mm512_set1_ps(scores[64 * k + 58]);
+            const __m512 a6 = _mm512_set1_ps(scores[64 * k + 13 * tile + 6]);
             c6_0 = _mm512_fmadd_ps(a6, b0, c6_0);
             c6_1 = _mm512_fmadd_ps(a6, b1, c6_1);
-            const __m512 a7 = _mm512_set1_ps(scores[64 * k + 59]);
+            const __m512 a7 = _mm512_set1_ps(scores[64 * k + 13 * tile + 7]);
             c7_0 = _mm512_fmadd_ps(a7, b0, c7_0);
             c7_1 = _mm512_fmadd_ps(a7, b1, c7_1);
-            const __m512 a8 = _mm512_set1_ps(scores[64 * k + 60]);
+            const __m512 a8 = _mm512_set1_ps(scores[64 * k + 13 * tile + 8]);
             c8_0 = _mm512_fmadd_ps(a8, b0, c8_0);
             c8_1 = _mm512_fmadd_ps(a8, b1, c8_1);
-            const __m512 a9 = _mm512_set1_ps(scores[64 * k + 61]);
+            const __m512 a9 = _mm512_set1_ps(scores[64 * k + 13 * tile + 9]);
             c9_0 = _mm512_fmadd_ps(a9, b0, c9_0);
             c9_1 = _mm512_fmadd_ps(a9, b1, c9_1);
-            const __m512 a10 = _mm512_set1_ps(scores[64 * k + 62]);
+            const __m512 a10 = _mm512_set1_ps(scores[64 * k + 13 * tile + 10]);
             c10_0 = _mm512_fmadd_ps(a10, b0, c10_0);
             c10_1 = _mm512_fmadd_ps(a10, b1, c10_1);
-            const __m512 a11 = _mm512_set1_ps(scores[64 * k + 63]);
+            const __m512 a11 = _mm512_set1_ps(scores[64 * k + 13 * tile + 11]);
             c11_0 = _mm512_fmadd_ps(a11, b0, c11_0);
             c11_1 = _mm512_fmadd_ps(a11, b1, c11_1);
+            const __m512 a12 = _mm512_set1_ps(scores[64 * k + 13 * tile + 12]);
+            c12_0 = _mm512_fmadd_ps(a12, b0, c12_0);
+            c12_1 = _mm512_fmadd_ps(a12, b1, c12_1);
         }
-        const __m512 inverse0 = _mm512_set1_ps(inverse_sums[52]);
+        const __m512 inverse0 = _mm512_set1_ps(inverse_sums[13 * tile]);
         const __m512 o0_0 = _mm512_mul_ps(c0_0, inverse0);
-        _mm512_storeu_ps(out_rows + 19968, o0_0);
+        _mm512_storeu_ps(out_rows + 4992 * tile, o0_0);
         const __m512 o0_1 = _mm512_mul_ps(c0_1, inverse0);
-        _mm512_storeu_ps(out_rows + 19984, o0_1);
-        const __m512 inverse1 = _mm512_set1_ps(inverse_sums[53]);
+        _mm512_storeu_ps(out_rows + 4992 * tile + 16, o0_1);
+        const __m512 inverse1 = _mm512_set1_ps(inverse_sums[13 * tile + 1]);
         const __m512 o1_0 = _mm512_mul_ps(c1_0, inverse1);
-        _mm512_storeu_ps(out_rows + 20352, o1_0);
+        _mm512_storeu_ps(out_rows + 4992 * tile + 384, o1_0);
         const __m512 o1_1 = _mm512_mul_ps(c1_1, inverse1);
-        _mm512_storeu_ps(out_rows + 20368, o1_1);
-        const __m512 inverse2 = _mm512_set1_ps(inverse_sums[54]);
+        _mm512_storeu_ps(out_rows + 4992 * tile + 400, o1_1);
+        const __m512 inverse2 = _mm512_set1_ps(inverse_sums[13 * tile + 2]);
         const __m512 o2_0 = _mm512_mul_ps(c2_0, inverse2);
-        _mm512_storeu_ps(out_rows + 20736, o2_0);
+        _mm512_storeu_ps(out_rows + 4992 * tile + 768, o2_0);
         const __m512 o2_1 = _mm512_mul_ps(c2_1, inverse2);
-        _mm512_storeu_ps(out_rows + 20752, o2_1);
-        const __m512 inverse3 = _mm512_set1_ps(inverse_sums[55]);
+        _mm512_storeu_ps(out_rows + 4992 * tile + 784, o2_1);
+        const __m512 inverse3 = _mm512_set1_ps(inverse_sums[13 * tile + 3]);
         const __m512 o3_0 = _mm512_mul_ps(c3_0, inverse3);
-        _mm512_storeu_ps(out_rows + 21120, o3_0);
+        _mm512_storeu_ps(out_rows + 4992 * tile + 1152, o3_0);
         const __m512 o3_1 = _mm512_mul_ps(c3_1, inverse3);
-        _mm512_storeu_ps(out_rows + 21136, o3_1);
-        const __m512 inverse4 = _mm512_set1_ps(inverse_sums[56]);
+        _mm512_storeu_ps(out_rows + 4992 * tile + 1168, o3_1);
+        const __m512 inverse4 = _mm512_set1_ps(inverse_sums[13 * tile + 4]);
         const __m512 o4_0 = _mm512_mul_ps(c4_0, inverse4);
-        _mm512_storeu_ps(out_rows + 21504, o4_0);
+        _mm512_storeu_ps(out_rows + 4992 * tile + 1536, o4_0);
         const __m512 o4_1 = _mm512_mul_ps(c4_1, inverse4);
-        _mm512_storeu_ps(out_rows + 21520, o4_1);
-        const __m512 inverse5 = _mm512_set1_ps(inverse_sums[57]);
+        _mm512_storeu_ps(out_rows + 4992 * tile + 1552, o4_1);
+        const __m512 inverse5 = _mm512_set1_ps(inverse_sums[13 * tile + 5]);
         const __m512 o5_0 = _mm512_mul_ps(c5_0, inverse5);
-        _mm512_storeu_ps(out_rows + 21888, o5_0);
+        _mm512_storeu_ps(out_rows + 4992 * tile + 1920, o5_0);
         const __m512 o5_1 = _mm512_mul_ps(c5_1, inverse5);
-        _mm512_storeu_ps(out_rows + 21904, o5_1);
-        const __m512 inverse6 = _mm512_set1_ps(inverse_sums[58]);
+        _mm512_storeu_ps(out_rows + 4992 * tile + 1936, o5_1);
+        const __m512 inverse6 = _mm512_set1_ps(inverse_sums[13 * tile + 6]);
         const __m512 o6_0 = _mm512_mul_ps(c6_0, inverse6);
-        _mm512_storeu_ps(out_rows + 22272, o6_0);
+        _mm512_storeu_ps(out_rows + 4992 * tile + 2304, o6_0);
         const __m512 o6_1 = _mm512_mul_ps(c6_1, inverse6);
-        _mm512_storeu_ps(out_rows + 22288, o6_1);
-        const __m512 inverse7 = _mm512_set1_ps(inverse_sums[59]);
+        _mm512_storeu_ps(out_rows + 4992 * tile + 2320, o6_1);
+        const __m512 inverse7 = _mm512_set1_ps(inverse_sums[13 * tile + 7]);
         const __m512 o7_0 = _mm512_mul_ps(c7_0, inverse7);
-        _mm512_storeu_ps(out_rows + 22656, o7_0);
+        _mm512_storeu_ps(out_rows + 4992 * tile + 2688, o7_0);
         const __m512 o7_1 = _mm512_mul_ps(c7_1, inverse7);
-        _mm512_storeu_ps(out_rows + 22672, o7_1);
-        const __m512 inverse8 = _mm512_set1_ps(inverse_sums[60]);
+        _mm512_storeu_ps(out_rows + 4992 * tile + 2704, o7_1);
+        const __m512 inverse8 = _mm512_set1_ps(inverse_sums[13 * tile + 8]);
         const __m512 o8_0 = _mm512_mul_ps(c8_0, inverse8);
-        _mm512_storeu_ps(out_rows + 23040, o8_0);
+        _mm512_storeu_ps(out_rows + 4992 * tile + 3072, o8_0);
         const __m512 o8_1 = _mm512_mul_ps(c8_1, inverse8);
-        _mm512_storeu_ps(out_rows + 23056, o8_1);
-        const __m512 inverse9 = _mm512_set1_ps(inverse_sums[61]);
+        _mm512_storeu_ps(out_rows + 4992 * tile + 3088, o8_1);
+        const __m512 inverse9 = _mm512_set1_ps(inverse_sums[13 * tile + 9]);
         const __m512 o9_0 = _mm512_mul_ps(c9_0, inverse9);
-        _mm512_storeu_ps(out_rows + 23424, o9_0);
+        _mm512_storeu_ps(out_rows + 4992 * tile + 3456, o9_0);
         const __m512 o9_1 = _mm512_mul_ps(c9_1, inverse9);
-        _mm512_storeu_ps(out_rows + 23440, o9_1);
-        const __m512 inverse10 = _mm512_set1_ps(inverse_sums[62]);
+        _mm512_storeu_ps(out_rows + 4992 * tile + 3472, o9_1);
+        const __m512 inverse10 = _mm512_set1_ps(inverse_sums[13 * tile + 10]);
         const __m512 o10_0 = _mm512_mul_ps(c10_0, inverse10);
-        _mm512_storeu_ps(out_rows + 23808, o10_0);
+        _mm512_storeu_ps(out_rows + 4992 * tile + 3840, o10_0);
         const __m512 o10_1 = _mm512_mul_ps(c10_1, inverse10);
-        _mm512_storeu_ps(out_rows + 23824, o10_1);
-        const __m512 inverse11 = _mm512_set1_ps(inverse_sums[63]);
+        _mm512_storeu_ps(out_rows + 4992 * tile + 3856, o10_1);
+        const __m512 inverse11 = _mm512_set1_ps(inverse_sums[13 * tile + 11]);
         const __m512 o11_0 = _mm512_mul_ps(c11_0, inverse11);
-        _mm512_storeu_ps(out_rows + 24192, o11_0);
+        _mm512_storeu_ps(out_rows + 4992 * tile + 4224, o11_0);
         const __m512 o11_1 = _mm512_mul_ps(c11_1, inverse11);
-        _mm512_storeu_ps(out_rows + 24208, o11_1);
+        _mm512_storeu_ps(out_rows + 4992 * tile + 4240, o11_1);
+        const __m512 inverse12 = _mm512_set1_ps(inverse_sums[13 * tile + 12]);
+        const __m512 o12_0 = _mm512_mul_ps(c12_0, inverse12);
+        _mm512_storeu_ps(out_rows + 4992 * tile + 4608, o12_0);
+        const __m512 o12_1 = _mm512_mul_ps(c12_1, inverse12);
+        _mm512_storeu_ps(out_rows + 4992 * tile + 4624, o12_1);
         __m512 total = o0_0;
         total = _mm512_add_ps(total, o0_1);
         total = _mm512_add_ps(total, o1_0);
@@ -1375,12 +2256,177 @@ static void context_64(const float *restrict value_rows, float *restrict out_row
         total = _mm512_add_ps(total, o10_1);
         total = _mm512_add_ps(total, o11_0);
         total = _mm512_add_ps(total, o11_1);
+        total = _mm512_add_ps(total, o12_0);
+        total = _mm512_add_ps(total, o12_1);
         const int found = (int)_mm512_cmp_ps_mask(total, total, _CMP_UNORD_Q);
         if (found) {
-            for (size_t repaired = 0; repaired < 12; repaired++) {
-                repair_row_64(value_rows, scores + repaired + 52, inverse_sums + repaired + 52,
-                    out_rows + 384 * repaired + 19968, length);
+            for (size_t repaired = 0; repaired < 13; repaired++) {
+                repair_row_64(value_rows, scores + 13 * tile + repaired,
+                    inverse_sums + 13 * tile + repaired, out_rows + 4992 * tile + 384 * repaired,
+                    length);
             }
+        }
+    }
+}
+
+/* Weighted values of queries 52 to 63, 32 columns from 0, divided by the sums. */
+static void context_64_12x2(const float *restrict value_rows, float *restrict out_rows,
+    float *restrict scores, float *restrict inverse_sums, size_t length, size_t key_end)
+{
+    /* 12 queries x 32 values */
+    __m512 c0_0 = _mm512_setzero_ps();
+    __m512 c0_1 = _mm512_setzero_ps();
+    __m512 c1_0 = _mm512_setzero_ps();
+    __m512 c1_1 = _mm512_setzero_ps();
+    __m512 c2_0 = _mm512_setzero_ps();
+    __m512 c2_1 = _mm512_setzero_ps();
+    __m512 c3_0 = _mm512_setzero_ps();
+    __m512 c3_1 = _mm512_setzero_ps();
+    __m512 c4_0 = _mm512_setzero_ps();
+    __m512 c4_1 = _mm512_setzero_ps();
+    __m512 c5_0 = _mm512_setzero_ps();
+    __m512 c5_1 = _mm512_setzero_ps();
+    __m512 c6_0 = _mm512_setzero_ps();
+    __m512 c6_1 = _mm512_setzero_ps();
+    __m512 c7_0 = _mm512_setzero_ps();
+    __m512 c7_1 = _mm512_setzero_ps();
+    __m512 c8_0 = _mm512_setzero_ps();
+    __m512 c8_1 = _mm512_setzero_ps();
+    __m512 c9_0 = _mm512_setzero_ps();
+    __m512 c9_1 = _mm512_setzero_ps();
+    __m512 c10_0 = _mm512_setzero_ps();
+    __m512 c10_1 = _mm512_setzero_ps();
+    __m512 c11_0 = _mm512_setzero_ps();
+    __m512 c11_1 = _mm512_setzero_ps();
+    for (size_t k = 0; k < key_end; k++) {
+        const __m512 b0 = _mm512_loadu_ps(value_rows + 32 * k);
+        const __m512 b1 = _mm512_loadu_ps(value_rows + 32 * k + 16);
+        const __m512 a0 = _mm512_set1_ps(scores[64 * k + 52]);
+        c0_0 = _mm512_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm512_fmadd_ps(a0, b1, c0_1);
+        const __m512 a1 = _mm512_set1_ps(scores[64 * k + 53]);
+        c1_0 = _mm512_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm512_fmadd_ps(a1, b1, c1_1);
+        const __m512 a2 = _mm512_set1_ps(scores[64 * k + 54]);
+        c2_0 = _mm512_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm512_fmadd_ps(a2, b1, c2_1);
+        const __m512 a3 = _mm512_set1_ps(scores[64 * k + 55]);
+        c3_0 = _mm512_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm512_fmadd_ps(a3, b1, c3_1);
+        const __m512 a4 = _mm512_set1_ps(scores[64 * k + 56]);
+        c4_0 = _mm512_fmadd_ps(a4, b0, c4_0);
+        c4_1 = _mm512_fmadd_ps(a4, b1, c4_1);
+        const __m512 a5 = _mm512_set1_ps(scores[64 * k + 57]);
+        c5_0 = _mm512_fmadd_ps(a5, b0, c5_0);
+        c5_1 = _mm512_fmadd_ps(a5, b1, c5_1);
+        const __m512 a6 = _mm512_set1_ps(scores[64 * k + 58]);
+        c6_0 = _mm512_fmadd_ps(a6, b0, c6_0);
+        c6_1 = _mm512_fmadd_ps(a6, b1, c6_1);
+        const __m512 a7 = _mm512_set1_ps(scores[64 * k + 59]);
+        c7_0 = _mm512_fmadd_ps(a7, b0, c7_0);
+        c7_1 = _mm512_fmadd_ps(a7, b1, c7_1);
+        const __m512 a8 = _mm512_set1_ps(scores[64 * k + 60]);
+        c8_0 = _mm512_fmadd_ps(a8, b0, c8_0);
+        c8_1 = _mm512_fmadd_ps(a8, b1, c8_1);
+        const __m512 a9 = _mm512_set1_ps(scores[64 * k + 61]);
+        c9_0 = _mm512_fmadd_ps(a9, b0, c9_0);
+        c9_1 = _mm512_fmadd_ps(a9, b1, c9_1);
+        const __m512 a10 = _mm512_set1_ps(scores[64 * k + 62]);
+        c10_0 = _mm512_fmadd_ps(a10, b0, c10_0);
+        c10_1 = _mm512_fmadd_ps(a10, b1, c10_1);
+        const __m512 a11 = _mm512_set1_ps(scores[64 * k + 63]);
+        c11_0 = _mm512_fmadd_ps(a11, b0, c11_0);
+        c11_1 = _mm512_fmadd_ps(a11, b1, c11_1);
+    }
+    const __m512 inverse0 = _mm512_set1_ps(inverse_sums[52]);
+    const __m512 o0_0 = _mm512_mul_ps(c0_0, inverse0);
+    _mm512_storeu_ps(out_rows + 19968, o0_0);
+    const __m512 o0_1 = _mm512_mul_ps(c0_1, inverse0);
+    _mm512_storeu_ps(out_rows + 19984, o0_1);
+    const __m512 inverse1 = _mm512_set1_ps(inverse_sums[53]);
+    const __m512 o1_0 = _mm512_mul_ps(c1_0, inverse1);
+    _mm512_storeu_ps(out_rows + 20352, o1_0);
+    const __m512 o1_1 = _mm512_mul_ps(c1_1, inverse1);
+    _mm512_storeu_ps(out_rows + 20368, o1_1);
+    const __m512 inverse2 = _mm512_set1_ps(inverse_sums[54]);
+    const __m512 o2_0 = _mm512_mul_ps(c2_0, inverse2);
+    _mm512_storeu_ps(out_rows + 20736, o2_0);
+    const __m512 o2_1 = _mm512_mul_ps(c2_1, inverse2);
+    _mm512_storeu_ps(out_rows + 20752, o2_1);
+    const __m512 inverse3 = _mm512_set1_ps(inverse_sums[55]);
+    const __m512 o3_0 = _mm512_mul_ps(c3_0, inverse3);
+    _mm512_storeu_ps(out_rows + 21120, o3_0);
+    const __m512 o3_1 = _mm512_mul_ps(c3_1, inverse3);
+    _mm512_storeu_ps(out_rows + 21136, o3_1);
+    const __m512 inverse4 = _mm512_set1_ps(inverse_sums[56]);
+    const __m512 o4_0 = _mm512_mul_ps(c4_0, inverse4);
+    _mm512_storeu_ps(out_rows + 21504, o4_0);
+    const __m512 o4_1 = _mm512_mul_ps(c4_1, inverse4);
+    _mm512_storeu_ps(out_rows + 21520, o4_1);
+    const __m512 inverse5 = _mm512_set1_ps(inverse_sums[57]);
+    const __m512 o5_0 = _mm512_mul_ps(c5_0, inverse5);
+    _mm512_storeu_ps(out_rows + 21888, o5_0);
+    const __m512 o5_1 = _mm512_mul_ps(c5_1, inverse5);
+    _mm512_storeu_ps(out_rows + 21904, o5_1);
+    const __m512 inverse6 = _mm512_set1_ps(inverse_sums[58]);
+    const __m512 o6_0 = _mm512_mul_ps(c6_0, inverse6);
+    _mm512_storeu_ps(out_rows + 22272, o6_0);
+    const __m512 o6_1 = _mm512_mul_ps(c6_1, inverse6);
+    _mm512_storeu_ps(out_rows + 22288, o6_1);
+    const __m512 inverse7 = _mm512_set1_ps(inverse_sums[59]);
+    const __m512 o7_0 = _mm512_mul_ps(c7_0, inverse7);
+    _mm512_storeu_ps(out_rows + 22656, o7_0);
+    const __m512 o7_1 = _mm512_mul_ps(c7_1, inverse7);
+    _mm512_storeu_ps(out_rows + 22672, o7_1);
+    const __m512 inverse8 = _mm512_set1_ps(inverse_sums[60]);
+    const __m512 o8_0 = _mm512_mul_ps(c8_0, inverse8);
+    _mm512_storeu_ps(out_rows + 23040, o8_0);
+    const __m512 o8_1 = _mm512_mul_ps(c8_1, inverse8);
+    _mm512_storeu_ps(out_rows + 23056, o8_1);
+    const __m512 inverse9 = _mm512_set1_ps(inverse_sums[61]);
+    const __m512 o9_0 = _mm512_mul_ps(c9_0, inverse9);
+    _mm512_storeu_ps(out_rows + 23424, o9_0);
+    const __m512 o9_1 = _mm512_mul_ps(c9_1, inverse9);
+    _mm512_storeu_ps(out_rows + 23440, o9_1);
+    const __m512 inverse10 = _mm512_set1_ps(inverse_sums[62]);
+    const __m512 o10_0 = _mm512_mul_ps(c10_0, inverse10);
+    _mm512_storeu_ps(out_rows + 23808, o10_0);
+    const __m512 o10_1 = _mm512_mul_ps(c10_1, inverse10);
+    _mm512_storeu_ps(out_rows + 23824, o10_1);
+    const __m512 inverse11 = _mm512_set1_ps(inverse_sums[63]);
+    const __m512 o11_0 = _mm512_mul_ps(c11_0, inverse11);
+    _mm512_storeu_ps(out_rows + 24192, o11_0);
+    const __m512 o11_1 = _mm512_mul_ps(c11_1, inverse11);
+    _mm512_storeu_ps(out_rows + 24208, o11_1);
+    __m512 total = o0_0;
+    total = _mm512_add_ps(total, o0_1);
+    total = _mm512_add_ps(total, o1_0);
+    total = _mm512_add_ps(total, o1_1);
+    total = _mm512_add_ps(total, o2_0);
+    total = _mm512_add_ps(total, o2_1);
+    total = _mm512_add_ps(total, o3_0);
+    total = _mm512_add_ps(total, o3_1);
+    total = _mm512_add_ps(total, o4_0);
+    total = _mm512_add_ps(total, o4_1);
+    total = _mm512_add_ps(total, o5_0);
+    total = _mm512_add_ps(total, o5_1);
+    total = _mm512_add_ps(total, o6_0);
+    total = _mm512_add_ps(total, o6_1);
+    total = _mm512_add_ps(total, o7_0);
+    total = _mm512_add_ps(total, o7_1);
+    total = _mm512_add_ps(total, o8_0);
+    total = _mm512_add_ps(total, o8_1);
+    total = _mm512_add_ps(total, o9_0);
+    total = _mm512_add_ps(total, o9_1);
+    total = _mm512_add_ps(total, o10_0);
+    total = _mm512_add_ps(total, o10_1);
+    total = _mm512_add_ps(total, o11_0);
+    total = _mm512_add_ps(total, o11_1);
+    const int found = (int)_mm512_cmp_ps_mask(total, total, _CMP_UNORD_Q);
+    if (found) {
+        for (size_t repaired = 0; repaired < 12; repaired++) {
+            repair_row_64(value_rows, scores + repaired + 52, inverse_sums + repaired + 52,
+                out_rows + 384 * repaired + 19968, length);
         }
     }
 }
@@ -1395,9 +2441,14 @@ static void attend_64(const float *restrict query_rows, const float *restrict ke
     float *maxima = scratch + 10240;
     float *inverse_sums = scratch + 10304;
     gather_queries_64(query_rows, queries);
-    scores_64(key_rows, queries, scores, maxima, length, length, length);
+    start_maxima_64(maxima);
+    scores_open_64(key_rows, queries, scores, maxima, length);
+    scores_masked_64(key_rows, queries, scores, maxima, length, length, length);
+    scores_rest_64(key_rows, queries, scores, maxima, length, length);
+    finish_maxima_64(maxima);
     softmax_64(scores, maxima, inverse_sums, length);
-    context_64(value_rows, out_rows, scores, inverse_sums, length, length);
+    context_64_13x2(value_rows, out_rows, scores, inverse_sums, length, length);
+    context_64_12x2(value_rows, out_rows, scores, inverse_sums, length, length);
 }
 
 /* Attention: scores, softmax, context. */
@@ -1421,8 +2472,9 @@ static void phase_attention(const attn_args *restrict args, float *restrict work
 
 /* ---- Output projection: y = heads . Wo^T + bo ------------------------------------------------ */
 
-/* 32 columns of y for all 128 rows. */
-static void output_32(const float *restrict input, const float *restrict panel, float *restrict out)
+/* 104 rows of one panel of 32 columns: out = bias + in . panel. */
+static void output_32_13x2(const float *restrict input, const float *restrict panel,
+    float *restrict out)
 {
     for (size_t tile = 0; tile < 8; tile++) {
         const float *in_rows = input + 4992 * tile;
@@ -1453,7 +2505,208 @@ static void output_32(const float *restrict input, const float *restrict panel, 
         __m512 c11_1 = _mm512_loadu_ps(panel + 16);
         __m512 c12_0 = _mm512_loadu_ps(panel);
         __m512 c12_1 = _mm512_loadu_ps(panel + 16);
-        for (size_t k = 0; k < 384; k++) {
+        _mm512_storeu_ps(out + 4992 * tile, c0_0);
+        _mm512_storeu_ps(out + 4992 * tile + 16, c0_1);
+        _mm512_storeu_ps(out + 4992 * tile + 384, c1_0);
+        _mm512_storeu_ps(out + 4992 * tile + 400, c1_1);
+        _mm512_storeu_ps(out + 4992 * tile + 768, c2_0);
+        _mm512_storeu_ps(out + 4992 * tile + 784, c2_1);
+        _mm512_storeu_ps(out + 4992 * tile + 1152, c3_0);
+        _mm512_storeu_ps(out + 4992 * tile + 1168, c3_1);
+        _mm512_storeu_ps(out + 4992 * tile + 1536, c4_0);
+        _mm512_storeu_ps(out + 4992 * tile + 1552, c4_1);
+        _mm512_storeu_ps(out + 4992 * tile + 1920, c5_0);
+        _mm512_storeu_ps(out + 4992 * tile + 1936, c5_1);
+        _mm512_storeu_ps(out + 4992 * tile + 2304, c6_0);
+        _mm512_storeu_ps(out + 4992 * tile + 2320, c6_1);
+        _mm512_storeu_ps(out + 4992 * tile + 2688, c7_0);
+        _mm512_storeu_ps(out + 4992 * tile + 2704, c7_1);
+        _mm512_storeu_ps(out + 4992 * tile + 3072, c8_0);
+        _mm512_storeu_ps(out + 4992 * tile + 3088, c8_1);
+        _mm512_storeu_ps(out + 4992 * tile + 3456, c9_0);
+        _mm512_storeu_ps(out + 4992 * tile + 3472, c9_1);
+        _mm512_storeu_ps(out + 4992 * tile + 3840, c10_0);
+        _mm512_storeu_ps(out + 4992 * tile + 3856, c10_1);
+        _mm512_storeu_ps(out + 4992 * tile + 4224, c11_0);
+        _mm512_storeu_ps(out + 4992 * tile + 4240, c11_1);
+        _mm512_storeu_ps(out + 4992 * tile + 4608, c12_0);
+        _mm512_storeu_ps(out + 4992 * tile + 4624, c12_1);
+        {
+            c0_0 = _mm512_setzero_ps();
+            c0_1 = _mm512_setzero_ps();
+            c1_0 = _mm512_setzero_ps();
+            c1_1 = _mm512_setzero_ps();
+            c2_0 = _mm512_setzero_ps();
+            c2_1 = _mm512_setzero_ps();
+            c3_0 = _mm512_setzero_ps();
+            c3_1 = _mm512_setzero_ps();
+            c4_0 = _mm512_setzero_ps();
+            c4_1 = _mm512_setzero_ps();
+            c5_0 = _mm512_setzero_ps();
+            c5_1 = _mm512_setzero_ps();
+            c6_0 = _mm512_setzero_ps();
+            c6_1 = _mm512_setzero_ps();
+            c7_0 = _mm512_setzero_ps();
+            c7_1 = _mm512_setzero_ps();
+            c8_0 = _mm512_setzero_ps();
+            c8_1 = _mm512_setzero_ps();
+            c9_0 = _mm512_setzero_ps();
+            c9_1 = _mm512_setzero_ps();
+            c10_0 = _mm512_setzero_ps();
+            c10_1 = _mm512_setzero_ps();
+            c11_0 = _mm512_setzero_ps();
+            c11_1 = _mm512_setzero_ps();
+            c12_0 = _mm512_setzero_ps();
+            c12_1 = _mm512_setzero_ps();
+            for (size_t k = 0; k < 256; k++) {
+                const __m512 b0 = _mm512_loadu_ps(panel + 32 * k + 32);
+                const __m512 b1 = _mm512_loadu_ps(panel + 32 * k + 48);
+                const __m512 a0 = _mm512_set1_ps(in_rows[k]);
+                c0_0 = _mm512_fmadd_ps(a0, b0, c0_0);
+                c0_1 = _mm512_fmadd_ps(a0, b1, c0_1);
+                const __m512 a1 = _mm512_set1_ps(in_rows[k + 384]);
+                c1_0 = _mm512_fmadd_ps(a1, b0, c1_0);
+                c1_1 = _mm512_fmadd_ps(a1, b1, c1_1);
+                const __m512 a2 = _mm512_set1_ps(in_rows[k + 768]);
+                c2_0 = _mm512_fmadd_ps(a2, b0, c2_0);
+                c2_1 = _mm512_fmadd_ps(a2, b1, c2_1);
+                const __m512 a3 = _mm512_set1_ps(in_rows[k + 1152]);
+                c3_0 = _mm512_fmadd_ps(a3, b0, c3_0);
+                c3_1 = _mm512_fmadd_ps(a3, b1, c3_1);
+                const __m512 a4 = _mm512_set1_ps(in_rows[k + 1536]);
+                c4_0 = _mm512_fmadd_ps(a4, b0, c4_0);
+                c4_1 = _mm512_fmadd_ps(a4, b1, c4_1);
+                const __m512 a5 = _mm512_set1_ps(in_rows[k + 1920]);
+                c5_0 = _mm512_fmadd_ps(a5, b0, c5_0);
+                c5_1 = _mm512_fmadd_ps(a5, b1, c5_1);
+                const __m512 a6 = _mm512_set1_ps(in_rows[k + 2304]);
+                c6_0 = _mm512_fmadd_ps(a6, b0, c6_0);
+                c6_1 = _mm512_fmadd_ps(a6, b1, c6_1);
+                const __m512 a7 = _mm512_set1_ps(in_rows[k + 2688]);
+                c7_0 = _mm512_fmadd_ps(a7, b0, c7_0);
+                c7_1 = _mm512_fmadd_ps(a7, b1, c7_1);
+                const __m512 a8 = _mm512_set1_ps(in_rows[k + 3072]);
+                c8_0 = _mm512_fmadd_ps(a8, b0, c8_0);
+                c8_1 = _mm512_fmadd_ps(a8, b1, c8_1);
+                const __m512 a9 = _mm512_set1_ps(in_rows[k + 3456]);
+                c9_0 = _mm512_fmadd_ps(a9, b0, c9_0);
+                c9_1 = _mm512_fmadd_ps(a9, b1, c9_1);
+                const __m512 a10 = _mm512_set1_ps(in_rows[k + 3840]);
+                c10_0 = _mm512_fmadd_ps(a10, b0, c10_0);
+                c10_1 = _mm512_fmadd_ps(a10, b1, c10_1);
+                const __m512 a11 = _mm512_set1_ps(in_rows[k + 4224]);
+                c11_0 = _mm512_fmadd_ps(a11, b0, c11_0);
+                c11_1 = _mm512_fmadd_ps(a11, b1, c11_1);
+                const __m512 a12 = _mm512_set1_ps(in_rows[k + 4608]);
+                c12_0 = _mm512_fmadd_ps(a12, b0, c12_0);
+                c12_1 = _mm512_fmadd_ps(a12, b1, c12_1);
+            }
+            const __m512 t0_0 = _mm512_loadu_ps(out + 4992 * tile);
+            c0_0 = _mm512_add_ps(t0_0, c0_0);
+            _mm512_storeu_ps(out + 4992 * tile, c0_0);
+            const __m512 t0_1 = _mm512_loadu_ps(out + 4992 * tile + 16);
+            c0_1 = _mm512_add_ps(t0_1, c0_1);
+            _mm512_storeu_ps(out + 4992 * tile + 16, c0_1);
+            const __m512 t1_0 = _mm512_loadu_ps(out + 4992 * tile + 384);
+            c1_0 = _mm512_add_ps(t1_0, c1_0);
+            _mm512_storeu_ps(out + 4992 * tile + 384, c1_0);
+            const __m512 t1_1 = _mm512_loadu_ps(out + 4992 * tile + 400);
+            c1_1 = _mm512_add_ps(t1_1, c1_1);
+            _mm512_storeu_ps(out + 4992 * tile + 400, c1_1);
+            const __m512 t2_0 = _mm512_loadu_ps(out + 4992 * tile + 768);
+            c2_0 = _mm512_add_ps(t2_0, c2_0);
+            _mm512_storeu_ps(out + 4992 * tile + 768, c2_0);
+            const __m512 t2_1 = _mm512_loadu_ps(out + 4992 * tile + 784);
+            c2_1 = _mm512_add_ps(t2_1, c2_1);
+            _mm512_storeu_ps(out + 4992 * tile + 784, c2_1);
+            const __m512 t3_0 = _mm512_loadu_ps(out + 4992 * tile + 1152);
+            c3_0 = _mm512_add_ps(t3_0, c3_0);
+            _mm512_storeu_ps(out + 4992 * tile + 1152, c3_0);
+            const __m512 t3_1 = _mm512_loadu_ps(out + 4992 * tile + 1168);
+            c3_1 = _mm512_add_ps(t3_1, c3_1);
+            _mm512_storeu_ps(out + 4992 * tile + 1168, c3_1);
+            const __m512 t4_0 = _mm512_loadu_ps(out + 4992 * tile + 1536);
+            c4_0 = _mm512_add_ps(t4_0, c4_0);
+            _mm512_storeu_ps(out + 4992 * tile + 1536, c4_0);
+            const __m512 t4_1 = _mm512_loadu_ps(out + 4992 * tile + 1552);
+            c4_1 = _mm512_add_ps(t4_1, c4_1);
+            _mm512_storeu_ps(out + 4992 * tile + 1552, c4_1);
+            const __m512 t5_0 = _mm512_loadu_ps(out + 4992 * tile + 1920);
+            c5_0 = _mm512_add_ps(t5_0, c5_0);
+            _mm512_storeu_ps(out + 4992 * tile + 1920, c5_0);
+            const __m512 t5_1 = _mm512_loadu_ps(out + 4992 * tile + 1936);
+            c5_1 = _mm512_add_ps(t5_1, c5_1);
+            _mm512_storeu_ps(out + 4992 * tile + 1936, c5_1);
+            const __m512 t6_0 = _mm512_loadu_ps(out + 4992 * tile + 2304);
+            c6_0 = _mm512_add_ps(t6_0, c6_0);
+            _mm512_storeu_ps(out + 4992 * tile + 2304, c6_0);
+            const __m512 t6_1 = _mm512_loadu_ps(out + 4992 * tile + 2320);
+            c6_1 = _mm512_add_ps(t6_1, c6_1);
+            _mm512_storeu_ps(out + 4992 * tile + 2320, c6_1);
+            const __m512 t7_0 = _mm512_loadu_ps(out + 4992 * tile + 2688);
+            c7_0 = _mm512_add_ps(t7_0, c7_0);
+            _mm512_storeu_ps(out + 4992 * tile + 2688, c7_0);
+            const __m512 t7_1 = _mm512_loadu_ps(out + 4992 * tile + 2704);
+            c7_1 = _mm512_add_ps(t7_1, c7_1);
+            _mm512_storeu_ps(out + 4992 * tile + 2704, c7_1);
+            const __m512 t8_0 = _mm512_loadu_ps(out + 4992 * tile + 3072);
+            c8_0 = _mm512_add_ps(t8_0, c8_0);
+            _mm512_storeu_ps(out + 4992 * tile + 3072, c8_0);
+            const __m512 t8_1 = _mm512_loadu_ps(out + 4992 * tile + 3088);
+            c8_1 = _mm512_add_ps(t8_1, c8_1);
+            _mm512_storeu_ps(out + 4992 * tile + 3088, c8_1);
+            const __m512 t9_0 = _mm512_loadu_ps(out + 4992 * tile + 3456);
+            c9_0 = _mm512_add_ps(t9_0, c9_0);
+            _mm512_storeu_ps(out + 4992 * tile + 3456, c9_0);
+            const __m512 t9_1 = _mm512_loadu_ps(out + 4992 * tile + 3472);
+            c9_1 = _mm512_add_ps(t9_1, c9_1);
+            _mm512_storeu_ps(out + 4992 * tile + 3472, c9_1);
+            const __m512 t10_0 = _mm512_loadu_ps(out + 4992 * tile + 3840);
+            c10_0 = _mm512_add_ps(t10_0, c10_0);
+            _mm512_storeu_ps(out + 4992 * tile + 3840, c10_0);
+            const __m512 t10_1 = _mm512_loadu_ps(out + 4992 * tile + 3856);
+            c10_1 = _mm512_add_ps(t10_1, c10_1);
+            _mm512_storeu_ps(out + 4992 * tile + 3856, c10_1);
+            const __m512 t11_0 = _mm512_loadu_ps(out + 4992 * tile + 4224);
+            c11_0 = _mm512_add_ps(t11_0, c11_0);
+            _mm512_storeu_ps(out + 4992 * tile + 4224, c11_0);
+            const __m512 t11_1 = _mm512_loadu_ps(out + 4992 * tile + 4240);
+            c11_1 = _mm512_add_ps(t11_1, c11_1);
+            _mm512_storeu_ps(out + 4992 * tile + 4240, c11_1);
+            const __m512 t12_0 = _mm512_loadu_ps(out + 4992 * tile + 4608);
+            c12_0 = _mm512_add_ps(t12_0, c12_0);
+            _mm512_storeu_ps(out + 4992 * tile + 4608, c12_0);
+            const __m512 t12_1 = _mm512_loadu_ps(out + 4992 * tile + 4624);
+            c12_1 = _mm512_add_ps(t12_1, c12_1);
+            _mm512_storeu_ps(out + 4992 * tile + 4624, c12_1);
+        }
+        c0_0 = _mm512_setzero_ps();
+        c0_1 = _mm512_setzero_ps();
+        c1_0 = _mm512_setzero_ps();
+        c1_1 = _mm512_setzero_ps();
+        c2_0 = _mm512_setzero_ps();
+        c2_1 = _mm512_setzero_ps();
+        c3_0 = _mm512_setzero_ps();
+        c3_1 = _mm512_setzero_ps();
+        c4_0 = _mm512_setzero_ps();
+        c4_1 = _mm512_setzero_ps();
+        c5_0 = _mm512_setzero_ps();
+        c5_1 = _mm512_setzero_ps();
+        c6_0 = _mm512_setzero_ps();
+        c6_1 = _mm512_setzero_ps();
+        c7_0 = _mm512_setzero_ps();
+        c7_1 = _mm512_setzero_ps();
+        c8_0 = _mm512_setzero_ps();
+        c8_1 = _mm512_setzero_ps();
+        c9_0 = _mm512_setzero_ps();
+        c9_1 = _mm512_setzero_ps();
+        c10_0 = _mm512_setzero_ps();
+        c10_1 = _mm512_setzero_ps();
+        c11_0 = _mm512_setzero_ps();
+        c11_1 = _mm512_setzero_ps();
+        c12_0 = _mm512_setzero_ps();
+        c12_1 = _mm512_setzero_ps();
+        for (size_t k = 256; k < 384; k++) {
             const __m512 b0 = _mm512_loadu_ps(panel + 32 * k + 32);
             const __m512 b1 = _mm512_loadu_ps(panel + 32 * k + 48);
             const __m512 a0 = _mm512_set1_ps(in_rows[k]);
@@ -1496,6 +2749,58 @@ static void output_32(const float *restrict input, const float *restrict panel, 
             c12_0 = _mm512_fmadd_ps(a12, b0, c12_0);
             c12_1 = _mm512_fmadd_ps(a12, b1, c12_1);
         }
+        const __m512 t0_0 = _mm512_loadu_ps(out + 4992 * tile);
+        c0_0 = _mm512_add_ps(t0_0, c0_0);
+        const __m512 t0_1 = _mm512_loadu_ps(out + 4992 * tile + 16);
+        c0_1 = _mm512_add_ps(t0_1, c0_1);
+        const __m512 t1_0 = _mm512_loadu_ps(out + 4992 * tile + 384);
+        c1_0 = _mm512_add_ps(t1_0, c1_0);
+        const __m512 t1_1 = _mm512_loadu_ps(out + 4992 * tile + 400);
+        c1_1 = _mm512_add_ps(t1_1, c1_1);
+        const __m512 t2_0 = _mm512_loadu_ps(out + 4992 * tile + 768);
+        c2_0 = _mm512_add_ps(t2_0, c2_0);
+        const __m512 t2_1 = _mm512_loadu_ps(out + 4992 * tile + 784);
+        c2_1 = _mm512_add_ps(t2_1, c2_1);
+        const __m512 t3_0 = _mm512_loadu_ps(out + 4992 * tile + 1152);
+        c3_0 = _mm512_add_ps(t3_0, c3_0);
+        const __m512 t3_1 = _mm512_loadu_ps(out + 4992 * tile + 1168);
+        c3_1 = _mm512_add_ps(t3_1, c3_1);
+        const __m512 t4_0 = _mm512_loadu_ps(out + 4992 * tile + 1536);
+        c4_0 = _mm512_add_ps(t4_0, c4_0);
+        const __m512 t4_1 = _mm512_loadu_ps(out + 4992 * tile + 1552);
+        c4_1 = _mm512_add_ps(t4_1, c4_1);
+        const __m512 t5_0 = _mm512_loadu_ps(out + 4992 * tile + 1920);
+        c5_0 = _mm512_add_ps(t5_0, c5_0);
+        const __m512 t5_1 = _mm512_loadu_ps(out + 4992 * tile + 1936);
+        c5_1 = _mm512_add_ps(t5_1, c5_1);
+        const __m512 t6_0 = _mm512_loadu_ps(out + 4992 * tile + 2304);
+        c6_0 = _mm512_add_ps(t6_0, c6_0);
+        const __m512 t6_1 = _mm512_loadu_ps(out + 4992 * tile + 2320);
+        c6_1 = _mm512_add_ps(t6_1, c6_1);
+        const __m512 t7_0 = _mm512_loadu_ps(out + 4992 * tile + 2688);
+        c7_0 = _mm512_add_ps(t7_0, c7_0);
+        const __m512 t7_1 = _mm512_loadu_ps(out + 4992 * tile + 2704);
+        c7_1 = _mm512_add_ps(t7_1, c7_1);
+        const __m512 t8_0 = _mm512_loadu_ps(out + 4992 * tile + 3072);
+        c8_0 = _mm512_add_ps(t8_0, c8_0);
+        const __m512 t8_1 = _mm512_loadu_ps(out + 4992 * tile + 3088);
+        c8_1 = _mm512_add_ps(t8_1, c8_1);
+        const __m512 t9_0 = _mm512_loadu_ps(out + 4992 * tile + 3456);
+        c9_0 = _mm512_add_ps(t9_0, c9_0);
+        const __m512 t9_1 = _mm512_loadu_ps(out + 4992 * tile + 3472);
+        c9_1 = _mm512_add_ps(t9_1, c9_1);
+        const __m512 t10_0 = _mm512_loadu_ps(out + 4992 * tile + 3840);
+        c10_0 = _mm512_add_ps(t10_0, c10_0);
+        const __m512 t10_1 = _mm512_loadu_ps(out + 4992 * tile + 3856);
+        c10_1 = _mm512_add_ps(t10_1, c10_1);
+        const __m512 t11_0 = _mm512_loadu_ps(out + 4992 * tile + 4224);
+        c11_0 = _mm512_add_ps(t11_0, c11_0);
+        const __m512 t11_1 = _mm512_loadu_ps(out + 4992 * tile + 4240);
+        c11_1 = _mm512_add_ps(t11_1, c11_1);
+        const __m512 t12_0 = _mm512_loadu_ps(out + 4992 * tile + 4608);
+        c12_0 = _mm512_add_ps(t12_0, c12_0);
+        const __m512 t12_1 = _mm512_loadu_ps(out + 4992 * tile + 4624);
+        c12_1 = _mm512_add_ps(t12_1, c12_1);
         _mm512_storeu_ps(out + 4992 * tile, c0_0);
         _mm512_storeu_ps(out + 4992 * tile + 16, c0_1);
         _mm512_storeu_ps(out + 4992 * tile + 384, c1_0);
@@ -1523,8 +2828,14 @@ static void output_32(const float *restrict input, const float *restrict panel, 
         _mm512_storeu_ps(out + 4992 * tile + 4608, c12_0);
         _mm512_storeu_ps(out + 4992 * tile + 4624, c12_1);
     }
+}
+
+/* 24 rows of one panel of 32 columns: out = bias + in . panel. */
+static void output_32_12x2(const float *restrict input, const float *restrict panel,
+    float *restrict out)
+{
     for (size_t tile = 0; tile < 2; tile++) {
-        const float *in_rows = input + 4608 * tile + 39936;
+        const float *in_rows = input + 4608 * tile;
         /* 12 rows x 32 columns */
         __m512 c0_0 = _mm512_loadu_ps(panel);
         __m512 c0_1 = _mm512_loadu_ps(panel + 16);
@@ -1550,7 +2861,193 @@ static void output_32(const float *restrict input, const float *restrict panel, 
         __m512 c10_1 = _mm512_loadu_ps(panel + 16);
         __m512 c11_0 = _mm512_loadu_ps(panel);
         __m512 c11_1 = _mm512_loadu_ps(panel + 16);
-        for (size_t k = 0; k < 384; k++) {
+        _mm512_storeu_ps(out + 4608 * tile, c0_0);
+        _mm512_storeu_ps(out + 4608 * tile + 16, c0_1);
+        _mm512_storeu_ps(out + 4608 * tile + 384, c1_0);
+        _mm512_storeu_ps(out + 4608 * tile + 400, c1_1);
+        _mm512_storeu_ps(out + 4608 * tile + 768, c2_0);
+        _mm512_storeu_ps(out + 4608 * tile + 784, c2_1);
+        _mm512_storeu_ps(out + 4608 * tile + 1152, c3_0);
+        _mm512_storeu_ps(out + 4608 * tile + 1168, c3_1);
+        _mm512_storeu_ps(out + 4608 * tile + 1536, c4_0);
+        _mm512_storeu_ps(out + 4608 * tile + 1552, c4_1);
+        _mm512_storeu_ps(out + 4608 * tile + 1920, c5_0);
+        _mm512_storeu_ps(out + 4608 * tile + 1936, c5_1);
+        _mm512_storeu_ps(out + 4608 * tile + 2304, c6_0);
+        _mm512_storeu_ps(out + 4608 * tile + 2320, c6_1);
+        _mm512_storeu_ps(out + 4608 * tile + 2688, c7_0);
+        _mm512_storeu_ps(out + 4608 * tile + 2704, c7_1);
+        _mm512_storeu_ps(out + 4608 * tile + 3072, c8_0);
+        _mm512_storeu_ps(out + 4608 * tile + 3088, c8_1);
+        _mm512_storeu_ps(out + 4608 * tile + 3456, c9_0);
+        _mm512_storeu_ps(out + 4608 * tile + 3472, c9_1);
+        _mm512_storeu_ps(out + 4608 * tile + 3840, c10_0);
+        _mm512_storeu_ps(out + 4608 * tile + 3856, c10_1);
+        _mm512_storeu_ps(out + 4608 * tile + 4224, c11_0);
+        _mm512_storeu_ps(out + 4608 * tile + 4240, c11_1);
+        {
+            c0_0 = _mm512_setzero_ps();
+            c0_1 = _mm512_setzero_ps();
+            c1_0 = _mm512_setzero_ps();
+            c1_1 = _mm512_setzero_ps();
+            c2_0 = _mm512_setzero_ps();
+            c2_1 = _mm512_setzero_ps();
+            c3_0 = _mm512_setzero_ps();
+            c3_1 = _mm512_setzero_ps();
+            c4_0 = _mm512_setzero_ps();
+            c4_1 = _mm512_setzero_ps();
+            c5_0 = _mm512_setzero_ps();
+            c5_1 = _mm512_setzero_ps();
+            c6_0 = _mm512_setzero_ps();
+            c6_1 = _mm512_setzero_ps();
+            c7_0 = _mm512_setzero_ps();
+            c7_1 = _mm512_setzero_ps();
+            c8_0 = _mm512_setzero_ps();
+            c8_1 = _mm512_setzero_ps();
+            c9_0 = _mm512_setzero_ps();
+            c9_1 = _mm512_setzero_ps();
+            c10_0 = _mm512_setzero_ps();
+            c10_1 = _mm512_setzero_ps();
+            c11_0 = _mm512_setzero_ps();
+            c11_1 = _mm512_setzero_ps();
+            for (size_t k = 0; k < 256; k++) {
+                const __m512 b0 = _mm512_loadu_ps(panel + 32 * k + 32);
+                const __m512 b1 = _mm512_loadu_ps(panel + 32 * k + 48);
+                const __m512 a0 = _mm512_set1_ps(in_rows[k]);
+                c0_0 = _mm512_fmadd_ps(a0, b0, c0_0);
+                c0_1 = _mm512_fmadd_ps(a0, b1, c0_1);
+                const __m512 a1 = _mm512_set1_ps(in_rows[k + 384]);
+                c1_0 = _mm512_fmadd_ps(a1, b0, c1_0);
+                c1_1 = _mm512_fmadd_ps(a1, b1, c1_1);
+                const __m512 a2 = _mm512_set1_ps(in_rows[k + 768]);
+                c2_0 = _mm512_fmadd_ps(a2, b0, c2_0);
+                c2_1 = _mm512_fmadd_ps(a2, b1, c2_1);
+                const __m512 a3 = _mm512_set1_ps(in_rows[k + 1152]);
+                c3_0 = _mm512_fmadd_ps(a3, b0, c3_0);
+                c3_1 = _mm512_fmadd_ps(a3, b1, c3_1);
+                const __m512 a4 = _mm512_set1_ps(in_rows[k + 1536]);
+                c4_0 = _mm512_fmadd_ps(a4, b0, c4_0);
+                c4_1 = _mm512_fmadd_ps(a4, b1, c4_1);
+                const __m512 a5 = _mm512_set1_ps(in_rows[k + 1920]);
+                c5_0 = _mm512_fmadd_ps(a5, b0, c5_0);
+                c5_1 = _mm512_fmadd_ps(a5, b1, c5_1);
+                const __m512 a6 = _mm512_set1_ps(in_rows[k + 2304]);
+                c6_0 = _mm512_fmadd_ps(a6, b0, c6_0);
+                c6_1 = _mm512_fmadd_ps(a6, b1, c6_1);
+                const __m512 a7 = _mm512_set1_ps(in_rows[k + 2688]);
+                c7_0 = _mm512_fmadd_ps(a7, b0, c7_0);
+                c7_1 = _mm512_fmadd_ps(a7, b1, c7_1);
+                const __m512 a8 = _mm512_set1_ps(in_rows[k + 3072]);
+                c8_0 = _mm512_fmadd_ps(a8, b0, c8_0);
+                c8_1 = _mm512_fmadd_ps(a8, b1, c8_1);
+                const __m512 a9 = _mm512_set1_ps(in_rows[k + 3456]);
+                c9_0 = _mm512_fmadd_ps(a9, b0, c9_0);
+                c9_1 = _mm512_fmadd_ps(a9, b1, c9_1);
+                const __m512 a10 = _mm512_set1_ps(in_rows[k + 3840]);
+                c10_0 = _mm512_fmadd_ps(a10, b0, c10_0);
+                c10_1 = _mm512_fmadd_ps(a10, b1, c10_1);
+                const __m512 a11 = _mm512_set1_ps(in_rows[k + 4224]);
+                c11_0 = _mm512_fmadd_ps(a11, b0, c11_0);
+                c11_1 = _mm512_fmadd_ps(a11, b1, c11_1);
+            }
+            const __m512 t0_0 = _mm512_loadu_ps(out + 4608 * tile);
+            c0_0 = _mm512_add_ps(t0_0, c0_0);
+            _mm512_storeu_ps(out + 4608 * tile, c0_0);
+            const __m512 t0_1 = _mm512_loadu_ps(out + 4608 * tile + 16);
+            c0_1 = _mm512_add_ps(t0_1, c0_1);
+            _mm512_storeu_ps(out + 4608 * tile + 16, c0_1);
+            const __m512 t1_0 = _mm512_loadu_ps(out + 4608 * tile + 384);
+            c1_0 = _mm512_add_ps(t1_0, c1_0);
+            _mm512_storeu_ps(out + 4608 * tile + 384, c1_0);
+            const __m512 t1_1 = _mm512_loadu_ps(out + 4608 * tile + 400);
+            c1_1 = _mm512_add_ps(t1_1, c1_1);
+            _mm512_storeu_ps(out + 4608 * tile + 400, c1_1);
+            const __m512 t2_0 = _mm512_loadu_ps(out + 4608 * tile + 768);
+            c2_0 = _mm512_add_ps(t2_0, c2_0);
+            _mm512_storeu_ps(out + 4608 * tile + 768, c2_0);
+            const __m512 t2_1 = _mm512_loadu_ps(out + 4608 * tile + 784);
+            c2_1 = _mm512_add_ps(t2_1, c2_1);
+            _mm512_storeu_ps(out + 4608 * tile + 784, c2_1);
+            const __m512 t3_0 = _mm512_loadu_ps(out + 4608 * tile + 1152);
+            c3_0 = _mm512_add_ps(t3_0, c3_0);
+            _mm512_storeu_ps(out + 4608 * tile + 1152, c3_0);
+            const __m512 t3_1 = _mm512_loadu_ps(out + 4608 * tile + 1168);
+            c3_1 = _mm512_add_ps(t3_1, c3_1);
+            _mm512_storeu_ps(out + 4608 * tile + 1168, c3_1);
+            const __m512 t4_0 = _mm512_loadu_ps(out + 4608 * tile + 1536);
+            c4_0 = _mm512_add_ps(t4_0, c4_0);
+            _mm512_storeu_ps(out + 4608 * tile + 1536, c4_0);
+            const __m512 t4_1 = _mm512_loadu_ps(out + 4608 * tile + 1552);
+            c4_1 = _mm512_add_ps(t4_1, c4_1);
+            _mm512_storeu_ps(out + 4608 * tile + 1552, c4_1);
+            const __m512 t5_0 = _mm512_loadu_ps(out + 4608 * tile + 1920);
+            c5_0 = _mm512_add_ps(t5_0, c5_0);
+            _mm512_storeu_ps(out + 4608 * tile + 1920, c5_0);
+            const __m512 t5_1 = _mm512_loadu_ps(out + 4608 * tile + 1936);
+            c5_1 = _mm512_add_ps(t5_1, c5_1);
+            _mm512_storeu_ps(out + 4608 * tile + 1936, c5_1);
+            const __m512 t6_0 = _mm512_loadu_ps(out + 4608 * tile + 2304);
+            c6_0 = _mm512_add_ps(t6_0, c6_0);
+            _mm512_storeu_ps(out + 4608 * tile + 2304, c6_0);
+            const __m512 t6_1 = _mm512_loadu_ps(out + 4608 * tile + 2320);
+            c6_1 = _mm512_add_ps(t6_1, c6_1);
+            _mm512_storeu_ps(out + 4608 * tile + 2320, c6_1);
+            const __m512 t7_0 = _mm512_loadu_ps(out + 4608 * tile + 2688);
+            c7_0 = _mm512_add_ps(t7_0, c7_0);
+            _mm512_storeu_ps(out + 4608 * tile + 2688, c7_0);
+            const __m512 t7_1 = _mm512_loadu_ps(out + 4608 * tile + 2704);
+            c7_1 = _mm512_add_ps(t7_1, c7_1);
+            _mm512_storeu_ps(out + 4608 * tile + 2704, c7_1);
+            const __m512 t8_0 = _mm512_loadu_ps(out + 4608 * tile + 3072);
+            c8_0 = _mm512_add_ps(t8_0, c8_0);
+            _mm512_storeu_ps(out + 4608 * tile + 3072, c8_0);
+            const __m512 t8_1 = _mm512_loadu_ps(out + 4608 * tile + 3088);
+            c8_1 = _mm512_add_ps(t8_1, c8_1);
+            _mm512_storeu_ps(out + 4608 * tile + 3088, c8_1);
+            const __m512 t9_0 = _mm512_loadu_ps(out + 4608 * tile + 3456);
+            c9_0 = _mm512_add_ps(t9_0, c9_0);
+            _mm512_storeu_ps(out + 4608 * tile + 3456, c9_0);
+            const __m512 t9_1 = _mm512_loadu_ps(out + 4608 * tile + 3472);
+            c9_1 = _mm512_add_ps(t9_1, c9_1);
+            _mm512_storeu_ps(out + 4608 * tile + 3472, c9_1);
+            const __m512 t10_0 = _mm512_loadu_ps(out + 4608 * tile + 3840);
+            c10_0 = _mm512_add_ps(t10_0, c10_0);
+            _mm512_storeu_ps(out + 4608 * tile + 3840, c10_0);
+            const __m512 t10_1 = _mm512_loadu_ps(out + 4608 * tile + 3856);
+            c10_1 = _mm512_add_ps(t10_1, c10_1);
+            _mm512_storeu_ps(out + 4608 * tile + 3856, c10_1);
+            const __m512 t11_0 = _mm512_loadu_ps(out + 4608 * tile + 4224);
+            c11_0 = _mm512_add_ps(t11_0, c11_0);
+            _mm512_storeu_ps(out + 4608 * tile + 4224, c11_0);
+            const __m512 t11_1 = _mm512_loadu_ps(out + 4608 * tile + 4240);
+            c11_1 = _mm512_add_ps(t11_1, c11_1);
+            _mm512_storeu_ps(out + 4608 * tile + 4240, c11_1);
+        }
+        c0_0 = _mm512_setzero_ps();
+        c0_1 = _mm512_setzero_ps();
+        c1_0 = _mm512_setzero_ps();
+        c1_1 = _mm512_setzero_ps();
+        c2_0 = _mm512_setzero_ps();
+        c2_1 = _mm512_setzero_ps();
+        c3_0 = _mm512_setzero_ps();
+        c3_1 = _mm512_setzero_ps();
+        c4_0 = _mm512_setzero_ps();
+        c4_1 = _mm512_setzero_ps();
+        c5_0 = _mm512_setzero_ps();
+        c5_1 = _mm512_setzero_ps();
+        c6_0 = _mm512_setzero_ps();
+        c6_1 = _mm512_setzero_ps();
+        c7_0 = _mm512_setzero_ps();
+        c7_1 = _mm512_setzero_ps();
+        c8_0 = _mm512_setzero_ps();
+        c8_1 = _mm512_setzero_ps();
+        c9_0 = _mm512_setzero_ps();
+        c9_1 = _mm512_setzero_ps();
+        c10_0 = _mm512_setzero_ps();
+        c10_1 = _mm512_setzero_ps();
+        c11_0 = _mm512_setzero_ps();
+        c11_1 = _mm512_setzero_ps();
+        for (size_t k = 256; k < 384; k++) {
             const __m512 b0 = _mm512_loadu_ps(panel + 32 * k + 32);
             const __m512 b1 = _mm512_loadu_ps(panel + 32 * k + 48);
             const __m512 a0 = _mm512_set1_ps(in_rows[k]);
@@ -1590,30 +3087,78 @@ static void output_32(const float *restrict input, const float *restrict panel, 
             c11_0 = _mm512_fmadd_ps(a11, b0, c11_0);
             c11_1 = _mm512_fmadd_ps(a11, b1, c11_1);
         }
-        _mm512_storeu_ps(out + 4608 * tile + 39936, c0_0);
-        _mm512_storeu_ps(out + 4608 * tile + 39952, c0_1);
-        _mm512_storeu_ps(out + 4608 * tile + 40320, c1_0);
-        _mm512_storeu_ps(out + 4608 * tile + 40336, c1_1);
-        _mm512_storeu_ps(out + 4608 * tile + 40704, c2_0);
-        _mm512_storeu_ps(out + 4608 * tile + 40720, c2_1);
-        _mm512_storeu_ps(out + 4608 * tile + 41088, c3_0);
-        _mm512_storeu_ps(out + 4608 * tile + 41104, c3_1);
-        _mm512_storeu_ps(out + 4608 * tile + 41472, c4_0);
-        _mm512_storeu_ps(out + 4608 * tile + 41488, c4_1);
-        _mm512_storeu_ps(out + 4608 * tile + 41856, c5_0);
-        _mm512_storeu_ps(out + 4608 * tile + 41872, c5_1);
-        _mm512_storeu_ps(out + 4608 * tile + 42240, c6_0);
-        _mm512_storeu_ps(out + 4608 * tile + 42256, c6_1);
-        _mm512_storeu_ps(out + 4608 * tile + 42624, c7_0);
-        _mm512_storeu_ps(out + 4608 * tile + 42640, c7_1);
-        _mm512_storeu_ps(out + 4608 * tile + 43008, c8_0);
-        _mm512_storeu_ps(out + 4608 * tile + 43024, c8_1);
-        _mm512_storeu_ps(out + 4608 * tile + 43392, c9_0);
-        _mm512_storeu_ps(out + 4608 * tile + 43408, c9_1);
-        _mm512_storeu_ps(out + 4608 * tile + 43776, c10_0);
-        _mm512_storeu_ps(out + 4608 * tile + 43792, c10_1);
-        _mm512_storeu_ps(out + 4608 * tile + 44160, c11_0);
-        _mm512_storeu_ps(out + 4608 * tile + 44176, c11_1);
+        const __m512 t0_0 = _mm512_loadu_ps(out + 4608 * tile);
+        c0_0 = _mm512_add_ps(t0_0, c0_0);
+        const __m512 t0_1 = _mm512_loadu_ps(out + 4608 * tile + 16);
+        c0_1 = _mm512_add_ps(t0_1, c0_1);
+        const __m512 t1_0 = _mm512_loadu_ps(out + 4608 * tile + 384);
+        c1_0 = _mm512_add_ps(t1_0, c1_0);
+        const __m512 t1_1 = _mm512_loadu_ps(out + 4608 * tile + 400);
+        c1_1 = _mm512_add_ps(t1_1, c1_1);
+        const __m512 t2_0 = _mm512_loadu_ps(out + 4608 * tile + 768);
+        c2_0 = _mm512_add_ps(t2_0, c2_0);
+        const __m512 t2_1 = _mm512_loadu_ps(out + 4608 * tile + 784);
+        c2_1 = _mm512_add_ps(t2_1, c2_1);
+        const __m512 t3_0 = _mm512_loadu_ps(out + 4608 * tile + 1152);
+        c3_0 = _mm512_add_ps(t3_0, c3_0);
+        const __m512 t3_1 = _mm512_loadu_ps(out + 4608 * tile + 1168);
+        c3_1 = _mm512_add_ps(t3_1, c3_1);
+        const __m512 t4_0 = _mm512_loadu_ps(out + 4608 * tile + 1536);
+        c4_0 = _mm512_add_ps(t4_0, c4_0);
+        const __m512 t4_1 = _mm512_loadu_ps(out + 4608 * tile + 1552);
+        c4_1 = _mm512_add_ps(t4_1, c4_1);
+        const __m512 t5_0 = _mm512_loadu_ps(out + 4608 * tile + 1920);
+        c5_0 = _mm512_add_ps(t5_0, c5_0);
+        const __m512 t5_1 = _mm512_loadu_ps(out + 4608 * tile + 1936);
+        c5_1 = _mm512_add_ps(t5_1, c5_1);
+        const __m512 t6_0 = _mm512_loadu_ps(out + 4608 * tile + 2304);
+        c6_0 = _mm512_add_ps(t6_0, c6_0);
+        const __m512 t6_1 = _mm512_loadu_ps(out + 4608 * tile + 2320);
+        c6_1 = _mm512_add_ps(t6_1, c6_1);
+        const __m512 t7_0 = _mm512_loadu_ps(out + 4608 * tile + 2688);
+        c7_0 = _mm512_add_ps(t7_0, c7_0);
+        const __m512 t7_1 = _mm512_loadu_ps(out + 4608 * tile + 2704);
+        c7_1 = _mm512_add_ps(t7_1, c7_1);
+        const __m512 t8_0 = _mm512_loadu_ps(out + 4608 * tile + 3072);
+        c8_0 = _mm512_add_ps(t8_0, c8_0);
+        const __m512 t8_1 = _mm512_loadu_ps(out + 4608 * tile + 3088);
+        c8_1 = _mm512_add_ps(t8_1, c8_1);
+        const __m512 t9_0 = _mm512_loadu_ps(out + 4608 * tile + 3456);
+        c9_0 = _mm512_add_ps(t9_0, c9_0);
+        const __m512 t9_1 = _mm512_loadu_ps(out + 4608 * tile + 3472);
+        c9_1 = _mm512_add_ps(t9_1, c9_1);
+        const __m512 t10_0 = _mm512_loadu_ps(out + 4608 * tile + 3840);
+        c10_0 = _mm512_add_ps(t10_0, c10_0);
+        const __m512 t10_1 = _mm512_loadu_ps(out + 4608 * tile + 3856);
+        c10_1 = _mm512_add_ps(t10_1, c10_1);
+        const __m512 t11_0 = _mm512_loadu_ps(out + 4608 * tile + 4224);
+        c11_0 = _mm512_add_ps(t11_0, c11_0);
+        const __m512 t11_1 = _mm512_loadu_ps(out + 4608 * tile + 4240);
+        c11_1 = _mm512_add_ps(t11_1, c11_1);
+        _mm512_storeu_ps(out + 4608 * tile, c0_0);
+        _mm512_storeu_ps(out + 4608 * tile + 16, c0_1);
+        _mm512_storeu_ps(out + 4608 * tile + 384, c1_0);
+        _mm512_storeu_ps(out + 4608 * tile + 400, c1_1);
+        _mm512_storeu_ps(out + 4608 * tile + 768, c2_0);
+        _mm512_storeu_ps(out + 4608 * tile + 784, c2_1);
+        _mm512_storeu_ps(out + 4608 * tile + 1152, c3_0);
+        _mm512_storeu_ps(out + 4608 * tile + 1168, c3_1);
+        _mm512_storeu_ps(out + 4608 * tile + 1536, c4_0);
+        _mm512_storeu_ps(out + 4608 * tile + 1552, c4_1);
+        _mm512_storeu_ps(out + 4608 * tile + 1920, c5_0);
+        _mm512_storeu_ps(out + 4608 * tile + 1936, c5_1);
+        _mm512_storeu_ps(out + 4608 * tile + 2304, c6_0);
+        _mm512_storeu_ps(out + 4608 * tile + 2320, c6_1);
+        _mm512_storeu_ps(out + 4608 * tile + 2688, c7_0);
+        _mm512_storeu_ps(out + 4608 * tile + 2704, c7_1);
+        _mm512_storeu_ps(out + 4608 * tile + 3072, c8_0);
+        _mm512_storeu_ps(out + 4608 * tile + 3088, c8_1);
+        _mm512_storeu_ps(out + 4608 * tile + 3456, c9_0);
+        _mm512_storeu_ps(out + 4608 * tile + 3472, c9_1);
+        _mm512_storeu_ps(out + 4608 * tile + 3840, c10_0);
+        _mm512_storeu_ps(out + 4608 * tile + 3856, c10_1);
+        _mm512_storeu_ps(out + 4608 * tile + 4224, c11_0);
+        _mm512_storeu_ps(out + 4608 * tile + 4240, c11_1);
     }
 }
 
@@ -1628,7 +3173,9 @@ static void phase_output(const float *restrict weights, const attn_args *restric
         const size_t last = 12 * (part + 1) / parts;
         for (size_t panel = first; panel < last; panel++) {
             const size_t block = panel / 1;
-            output_32(ws_heads, weights + 12320 * panel + 443136, y + 32 * block);
+            output_32_13x2(ws_heads, weights + 12320 * panel + 443136, y + 32 * block);
+            output_32_12x2(ws_heads + 39936, weights + 12320 * panel + 443136,
+                y + 32 * block + 39936);
         }
     }
 }

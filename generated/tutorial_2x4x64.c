@@ -90,8 +90,8 @@ static inline __m256 vec_exp2(__m256 x)
 
 /* ---- Projections: q, k, v = x . W^T + b ------------------------------------------------------ */
 
-/* One panel of 24 columns, all 8 rows: out = bias + in . panel. */
-static void project_24_biased(const float *restrict input, const float *restrict panel,
+/* 8 rows of one panel of 24 columns: out = bias + in . panel. */
+static void project_24_biased_4x3(const float *restrict input, const float *restrict panel,
     float *restrict out)
 {
     for (size_t tile = 0; tile < 2; tile++) {
@@ -210,8 +210,8 @@ static void project_24_biased(const float *restrict input, const float *restrict
     }
 }
 
-/* One panel of 16 columns, all 8 rows: out = bias + in . panel. */
-static void project_16_biased(const float *restrict input, const float *restrict panel,
+/* 8 rows of one panel of 16 columns: out = bias + in . panel. */
+static void project_16_biased_4x2(const float *restrict input, const float *restrict panel,
     float *restrict out)
 {
     for (size_t tile = 0; tile < 2; tile++) {
@@ -302,8 +302,8 @@ static void project_16_biased(const float *restrict input, const float *restrict
     }
 }
 
-/* One panel of 24 columns, all 8 rows: out = in . panel. */
-static void project_24(const float *restrict input, const float *restrict panel,
+/* 8 rows of one panel of 24 columns: out = in . panel. */
+static void project_24_4x3(const float *restrict input, const float *restrict panel,
     float *restrict out)
 {
     for (size_t tile = 0; tile < 2; tile++) {
@@ -422,8 +422,8 @@ static void project_24(const float *restrict input, const float *restrict panel,
     }
 }
 
-/* One panel of 16 columns, all 8 rows: out = in . panel. */
-static void project_16(const float *restrict input, const float *restrict panel,
+/* 8 rows of one panel of 16 columns: out = in . panel. */
+static void project_16_4x2(const float *restrict input, const float *restrict panel,
     float *restrict out)
 {
     for (size_t tile = 0; tile < 2; tile++) {
@@ -528,7 +528,7 @@ static void phase_project(const float *restrict weights, const attn_args *restri
         const size_t last = 2 * (part + 1) / parts;
         for (size_t panel = first; panel < last; panel++) {
             const size_t block = panel / 1;
-            project_24_biased(x, weights + 1560 * panel, ws_q + 192 * block);
+            project_24_biased_4x3(x, weights + 1560 * panel, ws_q + 192 * block);
         }
     }
     {
@@ -536,7 +536,7 @@ static void phase_project(const float *restrict weights, const attn_args *restri
         const size_t last = 1 * (part + 1) / parts;
         for (size_t panel = first; panel < last; panel++) {
             const size_t block = panel / 1;
-            project_16_biased(x, weights + 1040 * panel + 3120, ws_q + 128 * block + 384);
+            project_16_biased_4x2(x, weights + 1040 * panel + 3120, ws_q + 128 * block + 384);
         }
     }
     /* keys */
@@ -545,7 +545,7 @@ static void phase_project(const float *restrict weights, const attn_args *restri
         const size_t last = 2 * (part + 1) / parts;
         for (size_t panel = first; panel < last; panel++) {
             const size_t block = panel / 1;
-            project_24(x, weights + 1536 * panel + 4160, ws_k + 192 * block);
+            project_24_4x3(x, weights + 1536 * panel + 4160, ws_k + 192 * block);
         }
     }
     {
@@ -553,7 +553,7 @@ static void phase_project(const float *restrict weights, const attn_args *restri
         const size_t last = 1 * (part + 1) / parts;
         for (size_t panel = first; panel < last; panel++) {
             const size_t block = panel / 1;
-            project_16(x, weights + 1024 * panel + 7232, ws_k + 128 * block + 384);
+            project_16_4x2(x, weights + 1024 * panel + 7232, ws_k + 128 * block + 384);
         }
     }
     /* values */
@@ -562,7 +562,7 @@ static void phase_project(const float *restrict weights, const attn_args *restri
         const size_t last = 2 * (part + 1) / parts;
         for (size_t panel = first; panel < last; panel++) {
             const size_t block = panel / 1;
-            project_24(x, weights + 1536 * panel + 8256, ws_v + 192 * block);
+            project_24_4x3(x, weights + 1536 * panel + 8256, ws_v + 192 * block);
         }
     }
     {
@@ -570,7 +570,7 @@ static void phase_project(const float *restrict weights, const attn_args *restri
         const size_t last = 1 * (part + 1) / parts;
         for (size_t panel = first; panel < last; panel++) {
             const size_t block = panel / 1;
-            project_16(x, weights + 1024 * panel + 11328, ws_v + 128 * block + 384);
+            project_16_4x2(x, weights + 1024 * panel + 11328, ws_v + 128 * block + 384);
         }
     }
 }
@@ -593,11 +593,18 @@ static void gather_queries_4(const float *restrict query_rows, float *restrict q
     }
 }
 
-/* Logits of 4 queries, [key][query], and the reference maximum of each. */
-static void scores_4(const float *restrict key_rows, float *restrict queries,
+/* No key seen yet. */
+static void start_maxima_4(float *restrict maxima)
+{
+    const __m256 nothing = _mm256_castsi256_ps(_mm256_set1_epi32((int)0xff800000u));
+    _mm256_storeu_ps(maxima, nothing);
+}
+
+/* Logits of keys from 0 on, in tiles of 4. */
+static void scores_4keys_4(const float *restrict key_rows, float *restrict queries,
     float *restrict scores, float *restrict maxima)
 {
-    __m256 max0 = _mm256_castsi256_ps(_mm256_set1_epi32((int)0xff800000u));
+    __m256 max0 = _mm256_loadu_ps(maxima);
     {
         /* 4 keys x 8 queries */
         __m256 c0_0 = _mm256_setzero_ps();
@@ -701,6 +708,13 @@ static void scores_4(const float *restrict key_rows, float *restrict queries,
         _mm256_storeu_ps(scores + 24, c3_0);
         max0 = _mm256_max_ps(max0, c3_0);
     }
+    _mm256_storeu_ps(maxima, max0);
+}
+
+/* Reference of each query: its maximum, rounded up to a whole number. */
+static void finish_maxima_4(float *restrict maxima)
+{
+    const __m256 max0 = _mm256_loadu_ps(maxima);
     const __m256 whole0 = _mm256_ceil_ps(max0);
     _mm256_storeu_ps(maxima, whole0);
 }
@@ -722,8 +736,8 @@ static void softmax_4(float *restrict scores, float *restrict maxima, float *res
     _mm256_storeu_ps(inverse_sums, inverse0);
 }
 
-/* Weighted values of 4 queries, divided by the sums. */
-static void context_4(const float *restrict value_rows, float *restrict out_rows,
+/* Weighted values of queries 0 to 3, 8 columns from 0, divided by the sums. */
+static void context_4_4x1(const float *restrict value_rows, float *restrict out_rows,
     float *restrict scores, float *restrict inverse_sums)
 {
     /* 4 queries x 8 values */
@@ -798,9 +812,11 @@ static void attend_4(const float *restrict query_rows, const float *restrict key
     float *maxima = scratch + 96;
     float *inverse_sums = scratch + 112;
     gather_queries_4(query_rows, queries);
-    scores_4(key_rows, queries, scores, maxima);
+    start_maxima_4(maxima);
+    scores_4keys_4(key_rows, queries, scores, maxima);
+    finish_maxima_4(maxima);
     softmax_4(scores, maxima, inverse_sums);
-    context_4(value_rows, out_rows, scores, inverse_sums);
+    context_4_4x1(value_rows, out_rows, scores, inverse_sums);
 }
 
 /* Attention: scores, softmax, context. */
@@ -821,8 +837,9 @@ static void phase_attention(float *restrict workspace, size_t part, size_t parts
 
 /* ---- Output projection: y = heads . Wo^T + bo ------------------------------------------------ */
 
-/* 24 columns of y for all 8 rows. */
-static void output_24(const float *restrict input, const float *restrict panel, float *restrict out)
+/* 8 rows of one panel of 24 columns: out = bias + in . panel. */
+static void output_24_4x3(const float *restrict input, const float *restrict panel,
+    float *restrict out)
 {
     for (size_t tile = 0; tile < 2; tile++) {
         const float *in_rows = input + 256 * tile;
@@ -940,8 +957,9 @@ static void output_24(const float *restrict input, const float *restrict panel, 
     }
 }
 
-/* 16 columns of y for all 8 rows. */
-static void output_16(const float *restrict input, const float *restrict panel, float *restrict out)
+/* 8 rows of one panel of 16 columns: out = bias + in . panel. */
+static void output_16_4x2(const float *restrict input, const float *restrict panel,
+    float *restrict out)
 {
     for (size_t tile = 0; tile < 2; tile++) {
         const float *in_rows = input + 256 * tile;
@@ -1042,7 +1060,7 @@ static void phase_output(const float *restrict weights, const attn_args *restric
         const size_t last = 2 * (part + 1) / parts;
         for (size_t panel = first; panel < last; panel++) {
             const size_t block = panel / 1;
-            output_24(ws_heads, weights + 1560 * panel + 12352, y + 24 * block);
+            output_24_4x3(ws_heads, weights + 1560 * panel + 12352, y + 24 * block);
         }
     }
     {
@@ -1050,7 +1068,7 @@ static void phase_output(const float *restrict weights, const attn_args *restric
         const size_t last = 1 * (part + 1) / parts;
         for (size_t panel = first; panel < last; panel++) {
             const size_t block = panel / 1;
-            output_16(ws_heads, weights + 1040 * panel + 15472, y + 16 * block + 48);
+            output_16_4x2(ws_heads, weights + 1040 * panel + 15472, y + 16 * block + 48);
         }
     }
 }
@@ -1121,7 +1139,7 @@ ATTN_T_X | ATTN_T_Q_BIAS | ATTN_T_K_BIAS | ATTN_T_V_BIAS | ATTN_T_O_BIAS | ATTN_
     .phases = TUTORIAL_2X4X64_PHASES,
     .name = "tutorial_2x4x64",
     .isa = "avx2",
-    .layout_hash = UINT64_C(0x96a0594808dbbfee),
+    .layout_hash = UINT64_C(0xb103b6899fac29ff),
     .config_hash = UINT64_C(0x7f295a70f526650e),
     .batch = 2,
     .seq_len = 4,
