@@ -153,6 +153,18 @@ local function make_projection(name, stage, problem, machine, shape)
     }
 end
 
+-- Weights that do not stay in L2 from call to call arrive late at the start of every panel: each
+-- panel
+-- then asks for the next one.
+local function choose_prefetch(built)
+    local stay <const> = built.packed_bytes <= built.machine.target.l2 // 2
+    local list <const> = { table.unpack(built.projections) }
+    list[#list + 1] = built.output
+    for _, projection in ipairs(list) do
+        projection.prefetch = not stay and not built.straight and projection.tiles > 1
+    end
+end
+
 -- ---- Layouts -------------------------------------------------------------------------------
 
 -- Where element (batch, head, row, d) of a projected tensor lives, in floats.
@@ -476,6 +488,7 @@ function plan.build(problem, isa_numbers)
     built.workspace_bytes = (shared.floats + built.part_buffers.floats) * FLOAT_BYTES
     built.packed_floats = packed
     built.packed_bytes = packed * FLOAT_BYTES
+    choose_prefetch(built)
     built.phases = (mha and 2 or 1) + (built.output and 1 or 0) + (built.pad_values and 1 or 0)
 
     built.ops = estimate_ops(built)

@@ -20,7 +20,7 @@ local function projection_report(projection)
         columns = projection.columns, bias = projection.bias,
         tile = { rows = projection.tile_rows, vectors = projection.tile_vectors },
         row_tiles = row_groups_text(projection.row_groups), panels = panels,
-        unroll = projection.unroll,
+        unroll = projection.unroll, prefetches_next_panel = projection.prefetch,
         layout = projection.layout and projection.layout.kind or "rows",
     }
 end
@@ -90,7 +90,8 @@ function report.lines(data)
             p.stage, p.rows, p.depth, p.columns, tile_text(p.tile.rows, p.tile.vectors),
                 p.row_tiles,
             table.concat(panels, " + "), p.unroll,
-            p.layout == "heads" and "stored head by head" or "stored by rows")
+            (p.prefetches_next_panel and "next panel prefetched, " or "") .. (p.layout == "heads"
+                and "stored head by head" or "stored by rows"))
     end
     for _, block in ipairs(data.scores.blocks) do
         put("attention: %d block%s of %d queries (%d vectors, %s), context row tiles %s",

@@ -32,6 +32,7 @@ local function emit_step(block, spec, k)
 end
 
 local function emit_steps(block, spec, k, count)
+    if spec.prefetch then block:run("prefetch", spec.prefetch(k)) end
     for i = 0, count - 1 do
         block:scope(function(body) emit_step(body, spec, k + i) end)
     end
@@ -83,6 +84,7 @@ end
 --   unroll             steps per turn of the depth loop; >= depth: no loop
 --   a(k, r), b(k, v)   memory of A's scalar and B's vector at depth k
 --   start(r, v)        op and arguments of the accumulator's first value; nil: zero
+--   prefetch(k)        memory to ask for at depth k, once a turn; nil: none
 --   carry              {load(block, name, r, v) -> name, store(block, c, r, v)}: memory that holds
 -- C
 --                      between depth blocks; may be where the caller puts C in the end

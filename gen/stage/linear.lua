@@ -33,15 +33,28 @@ local function emit_tile(block, plan, projection, group, options, row, rows)
         b = function(k, v) return ir.mem("panel", k * width + v * lanes + weights_at) end,
         start = projection.bias
             and function(_, v) return "load", ir.mem("panel", v * lanes) end or nil,
-        carry = out,
+        carry = out, prefetch = options.prefetch and options.prefetch(row),
     })
     for r = 0, rows - 1 do
         for v = 0, group.vectors - 1 do out.store(block, c[r][v], r, v) end
     end
 end
 
+-- What a tile asks for while it works: its share, by rows, of the panel behind this one.
+-- `row_before`
+-- rows were done by earlier functions.
+local function next_panel(projection, group, row_before)
+    local share <const> = group.panel_floats // projection.rows + 1
+    local step <const> = group.panel_floats // projection.tiles // projection.depth + 1
+    return function(row)
+        local start <const> = (row + row_before) * share + group.panel_floats
+        return function(k) return ir.mem("panel", start + k * step) end
+    end
+end
+
 -- `count` tiles of `rows` rows of one panel, as a function(input, panel, out).
-local function rows_function(plan, projection, group, options, rows, count)
+local function rows_function(plan, projection, group, options, rows, count, row_before)
+    options.prefetch = projection.prefetch and next_panel(projection, group, row_before)
     return ir.func(("%s_%dx%d"):format(options.name, rows, group.vectors),
         { ("%d rows of one panel of %d columns: out = %sin . panel."):format(count * rows,
             group.vectors * plan.machine.lanes, projection.bias and "bias + " or "") },
@@ -76,7 +89,7 @@ function linear.build(phase, plan, projection, group, options)
     for _, row_group in ipairs(projection.row_groups) do
         local inside <const> = projection.straight and 1 or row_group.count
         local fn <const> = phase:share(
-            rows_function(plan, projection, group, options, row_group.size, inside))
+            rows_function(plan, projection, group, options, row_group.size, inside, row))
         for _ = 1, row_group.count // inside do
             calls[#calls + 1] = { fn = fn, row = row }
             row = row + inside * row_group.size
