@@ -68,7 +68,7 @@ local function shrink_failure(failure, tools, programs)
         return bad
     end
     if not fails(failure.case.config) then
-        print("  (does not fail when built alone: not shrunk)")
+        print("  (fails only in this kind of build: not shrunk)")
         return
     end
     local smallest <const>, used <const> = shrink.shrink(failure.case.config, fails, SECONDS)

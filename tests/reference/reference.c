@@ -212,7 +212,11 @@ static void softmax_row(const ref_case *c, parts *p)
     for (size_t j = 0; j < n; j++) {
         p->weight[j] = 0.0;
         if (!(p->logit_error[j] < 0.0)) {
-            p->weight[j] = exp(p->logit[j] - top);
+            const double below = p->logit[j] - top;
+            p->weight[j] = exp(below);
+            if (isfinite(below)) {
+                p->logit_error[j] = hypot(p->logit_error[j], U * below);
+            }
             sum += p->weight[j];
         }
     }
