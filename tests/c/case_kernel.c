@@ -30,8 +30,9 @@ const char *const *case_isas(void)
 static void *allocate(size_t bytes, size_t alignment)
 {
     void *p = NULL;
-    cr_assert_eq(posix_memalign(&p, alignment < sizeof(void *) ? sizeof(void *) : alignment,
-                                bytes + 1), 0, "no memory");
+    cr_assert_eq(
+        posix_memalign(&p, alignment < sizeof(void *) ? sizeof(void *) : alignment, bytes + 1), 0,
+        "no memory");
     memset(p, 0xFF, bytes);
     return p;
 }
@@ -84,8 +85,8 @@ void case_expect(const char *what, const char *isa, const float *got, const doub
 {
     for (size_t i = 0; i < n; i++) {
         const double g = (double)got[i];
-        const int good = isnan(want[i]) ? isnan(g)
-                                        : fabs(g - want[i]) <= 1e-6 + 1e-5 * fabs(want[i]);
+        const int good =
+            isnan(want[i]) ? isnan(g) : fabs(g - want[i]) <= 1e-6 + 1e-5 * fabs(want[i]);
         cr_expect(good, "%s, %s: [%zu] is %.9g, expected %.9g", what, isa, i, g, want[i]);
     }
 }

@@ -13,8 +13,7 @@ static const float STD3_K[6] = {1, 0, 0, 1, 1, 1};
 static const float STD3_V[6] = {1, 10, 2, 20, 4, 40};
 static const double STD3_FREE[6] = {2.40111209, 24.0111209, 2.60444837,
                                     26.0444837, 2.75872461, 27.5872461};
-static const double STD3_KEEP_110[6] = {1.33023845, 13.3023845, 1.66976155,
-                                        16.6976155, 1.5,        15};
+static const double STD3_KEEP_110[6] = {1.33023845, 13.3023845, 1.66976155, 16.6976155, 1.5, 15};
 static const double STD3_CAUSAL[6] = {1, 10, 1.66976155, 16.6976155, 2.75872461, 27.5872461};
 
 static case_kernel open_qkv(const char *name, const char *isa, const float *q, const float *k,
@@ -43,9 +42,10 @@ Test(masked_softmax, bc01_every_key_masked)
     static const uint8_t keep[9] = {1, 1, 1, 0, 0, 0, 1, 0, 1};
     static const char *const names[3] = {"std3_bool", "std3_bool_uniform", "std3_bool_nan"};
     const double empty[3][2] = {{0, 0}, {7.0 / 3, 70.0 / 3}, {(double)NAN, (double)NAN}};
-    FOR_EACH_ISA(isa) {
+    FOR_EACH_ISA(isa)
+    {
         for (int i = 0; i < 3; i++) {
-            const double want[6] = {2.40111209, 24.0111209, empty[i][0],
+            const double want[6] = {2.40111209,  24.0111209, empty[i][0],
                                     empty[i][1], 3.00928465, 30.0928465};
             case_kernel c = open_std3(names[i], isa);
             c.args.mask_keep = keep;
@@ -63,7 +63,8 @@ Test(masked_softmax, bc02_lowest_float_is_not_a_mask)
     const float low = -FLT_MAX;
     const float add[9] = {0, 0, 0, low, low, low, 0, 0, 0};
     const double want[6] = {2.40111209, 24.0111209, 7.0 / 3, 70.0 / 3, 2.75872461, 27.5872461};
-    FOR_EACH_ISA(isa) {
+    FOR_EACH_ISA(isa)
+    {
         case_kernel c = open_std3("std3_add", isa);
         c.args.mask_add = add;
         expect_y(&c, "-FLT_MAX", isa, want);
@@ -76,7 +77,8 @@ Test(masked_softmax, bc15_minus_1e9)
 {
     const float add[9] = {0, 0, -1e9F, 0, 0, -1e9F, -1e9F, -1e9F, -1e9F};
     const double want[6] = {1.33023845, 13.3023845, 1.66976155, 16.6976155, 7.0 / 3, 70.0 / 3};
-    FOR_EACH_ISA(isa) {
+    FOR_EACH_ISA(isa)
+    {
         case_kernel c = open_std3("std3_add", isa);
         c.args.mask_add = add;
         expect_y(&c, "-1e9", isa, want);
@@ -90,7 +92,8 @@ Test(masked_softmax, additive_minus_infinity)
     const float off = -INFINITY;
     const float add[9] = {0, 0, off, 0, 0, off, off, off, off};
     const double want[6] = {1.33023845, 13.3023845, 1.66976155, 16.6976155, 0, 0};
-    FOR_EACH_ISA(isa) {
+    FOR_EACH_ISA(isa)
+    {
         case_kernel c = open_std3("std3_add", isa);
         c.args.mask_add = add;
         expect_y(&c, "-inf", isa, want);
@@ -103,7 +106,8 @@ Test(masked_softmax, bc04_left_padding_with_causal)
     static const float qk[8] = {1, 0, 0, 1, 1, 1, 2, 0}, v[8] = {1, 10, 2, 20, 4, 40, 8, 80};
     static const uint8_t keep[4] = {0, 0, 1, 1};
     const double want[8] = {0, 0, 0, 0, 4, 40, 7.21771873, 72.1771873};
-    FOR_EACH_ISA(isa) {
+    FOR_EACH_ISA(isa)
+    {
         case_kernel c = open_qkv("left_padded", isa, qk, qk, v);
         c.args.key_keep = keep;
         expect_y(&c, "left padding", isa, want);
@@ -124,7 +128,8 @@ Test(masked_softmax, bc06_bc11_maxima)
                  {100, {100, 99}, 1.0, 0},
                  {1, {89, 89}, 0.5, 0}};
     static const float v[2] = {1, 0};
-    FOR_EACH_ISA(isa) {
+    FOR_EACH_ISA(isa)
+    {
         for (int i = 0; i < 4; i++) {
             case_kernel c = open_qkv("two_keys", isa, &rows[i].q, rows[i].k, v);
             case_run(&c, NULL);
@@ -142,7 +147,8 @@ Test(masked_softmax, bc07_garbage_under_the_mask)
     const float v2[12] = {1, 10, 2, 20, NAN, NAN, 1, 10, 2, 20, 4, 40};
     const float qk2[12] = {1, 0, 0, 1, 1, 1, 1, 0, 0, 1, 1, 1};
     static const uint8_t keep[3] = {1, 1, 0};
-    FOR_EACH_ISA(isa) {
+    FOR_EACH_ISA(isa)
+    {
         case_kernel c = open_qkv("std3_pad", isa, STD3_K, STD3_K, v);
         c.args.key_keep = keep;
         expect_y(&c, "padding", isa, STD3_KEEP_110);
@@ -160,7 +166,8 @@ Test(numerics, bc13_exp_far_below)
 {
     static const float k[9] = {0, -87, -87.5F, -88, -88.5F, -100, -103, -104, -1000};
     const float q = 1;
-    FOR_EACH_ISA(isa) {
+    FOR_EACH_ISA(isa)
+    {
         for (int hot = 0; hot < 9; hot++) {
             float v[9] = {0};
             v[hot] = 1;
@@ -178,7 +185,8 @@ Test(numerics, bc13_exp_far_below)
 /* The weight of a key x below the maximum, for x = 0 .. -110: right, and never rising. */
 Test(numerics, bc13_exp_sweep)
 {
-    FOR_EACH_ISA(isa) {
+    FOR_EACH_ISA(isa)
+    {
         double before = 2;
         for (int step = 0; step <= 11000; step++) {
             const float q = 1, k[2] = {0, -(float)step * 0.01F}, v[2] = {0, 1};
@@ -209,7 +217,8 @@ Test(numerics, bc13_exp_sweep)
 Test(mask_meaning, bc16_bc22_keep_means_attend)
 {
     static const uint8_t keep[3] = {1, 1, 0}, rows[9] = {1, 1, 0, 1, 1, 0, 1, 1, 0};
-    FOR_EACH_ISA(isa) {
+    FOR_EACH_ISA(isa)
+    {
         case_kernel c = open_std3("std3_pad", isa);
         c.args.key_keep = keep;
         expect_y(&c, "padding", isa, STD3_KEEP_110);
@@ -230,9 +239,10 @@ Test(mask_meaning, bc17_bytes_and_floats)
     static const uint8_t keep[3] = {1, 1, 0};
     const float add[9] = {1, 1, 0, 1, 1, 0, 1, 1, 0};
     const double bytes[6] = {1.5, 15, 1.5, 15, 1.5, 15};
-    const double floats[6] = {1.88840601, 18.8840601, 1.88840601, 18.8840601, 1.88840601,
-                              18.8840601};
-    FOR_EACH_ISA(isa) {
+    const double floats[6] = {1.88840601, 18.8840601, 1.88840601,
+                              18.8840601, 1.88840601, 18.8840601};
+    FOR_EACH_ISA(isa)
+    {
         case_kernel c = open_qkv("std3_pad", isa, zero, zero, STD3_V);
         c.args.key_keep = keep;
         expect_y(&c, "bytes", isa, bytes);
@@ -252,7 +262,8 @@ Test(mask_meaning, bc19_mask_is_not_scaled)
     for (int i = 0; i < 128; i++) {
         q[i % 64] = k[i] = 0.5F;
     }
-    FOR_EACH_ISA(isa) {
+    FOR_EACH_ISA(isa)
+    {
         case_kernel c = open_qkv("scaled_mask", isa, q, k, v);
         c.args.mask_add = add;
         expect_y(&c, "scaled mask", isa, &want);
@@ -268,7 +279,8 @@ Test(mask_meaning, bc20_every_item_has_its_mask)
     static const float powers[15] = {1, 2, 4, 8, 16, 1, 2, 4, 8, 16, 1, 2, 4, 8, 16};
     static const int32_t lengths[2][3] = {{1, 3, 5}, {2, 2, 2}};
     static const double means[2][3] = {{1, 7.0 / 3, 6.2}, {1.5, 1.5, 1.5}};
-    FOR_EACH_ISA(isa) {
+    FOR_EACH_ISA(isa)
+    {
         case_kernel c = open_qkv("std3_causal", isa, qk, qk, v);
         case_run(&c, NULL);
         cr_expect_arr_eq(c.args.y, c.args.y + 6, 6 * sizeof(float), "%s: items differ", isa);
@@ -298,7 +310,8 @@ Test(mask_meaning, bc23_causal_and_padding)
         /* Mean of 2^1, 2^2, 2^5 is 38/3: the log's numbers, head by head. */
         want[i] = per_head[i % 7];
     }
-    FOR_EACH_ISA(isa) {
+    FOR_EACH_ISA(isa)
+    {
         case_kernel c = open_qkv("causal_padding_13", isa, zero, zero, v);
         c.args.key_keep = keep;
         expect_y(&c, "13 heads", isa, want);
@@ -318,7 +331,8 @@ Test(mask_meaning, bc24_alignment)
                  {"bottom_right_1_5", {6.2}},
                  {"top_left_2_5", {1, 1.5}},
                  {"cache_2_5", {3.75, 6.2, 1.5, 7.0 / 3}}};
-    FOR_EACH_ISA(isa) {
+    FOR_EACH_ISA(isa)
+    {
         for (int i = 0; i < 4; i++) {
             case_kernel c = open_qkv(rows[i].name, isa, zero, zero, powers);
             c.args.kv_lengths = lengths;
@@ -332,7 +346,8 @@ Test(mask_meaning, bc27_softmax_axis)
 {
     static const float q[3] = {2, 0, 0}, k[3] = {1, 0, 0};
     const double want[3] = {0.786986042, 0.333333333, 0.333333333};
-    FOR_EACH_ISA(isa) {
+    FOR_EACH_ISA(isa)
+    {
         case_kernel c = open_qkv("axis", isa, q, k, k);
         expect_y(&c, "axis", isa, want);
         case_close(&c);
@@ -348,7 +363,8 @@ Test(tails, bc29_last_column_counts)
                   {9, 0.582570206},  {17, 0.560338419}, {40, 0.539446325}, {72, 0.529428729},
                   {80, 0.527921771}, {96, 0.525493392}, {104, 0.524494893}};
     const float v[2] = {1, 0};
-    FOR_EACH_ISA(isa) {
+    FOR_EACH_ISA(isa)
+    {
         for (int i = 0; i < 11; i++) {
             float q[104] = {0}, k[208] = {0};
             char name[32];
@@ -363,7 +379,8 @@ Test(tails, bc29_last_column_counts)
 
 Test(tails, bc30_all_columns)
 {
-    FOR_EACH_ISA(isa) {
+    FOR_EACH_ISA(isa)
+    {
         float q[128] = {0}, k[256] = {0}, v[256] = {0};
         double want[128] = {0};
         for (int i = 64; i < 128; i++) {
@@ -382,7 +399,8 @@ Test(tails, bc31_last_key_counts)
 {
     static const int sizes[9] = {1, 3, 7, 17, 33, 65, 197, 257, 1500};
     static const float zero[1500];
-    FOR_EACH_ISA(isa) {
+    FOR_EACH_ISA(isa)
+    {
         for (int i = 0; i < 9; i++) {
             const int s = sizes[i];
             for (int form = 0; form < (s <= 65 ? 3 : 1); form++) {
@@ -410,7 +428,8 @@ Test(heads, bc43_which_kv_head)
 {
     static const float zero[4], v[2] = {10, 20};
     const double want[4] = {10, 10, 20, 20};
-    FOR_EACH_ISA(isa) {
+    FOR_EACH_ISA(isa)
+    {
         case_kernel c = open_qkv("gqa_4_2", isa, zero, zero, v);
         expect_y(&c, "kv heads", isa, want);
         case_close(&c);
@@ -426,7 +445,8 @@ Test(heads, bc47_scale_of_the_head)
         q[i % 64] = 1;
         k[i] = i % 32 < 16 ? 1 : 0.5F;
     }
-    FOR_EACH_ISA(isa) {
+    FOR_EACH_ISA(isa)
+    {
         case_kernel c = open_qkv("scale_16", isa, q, k, v);
         expect_y(&c, "scale", isa, want);
         case_close(&c);

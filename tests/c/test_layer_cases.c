@@ -71,9 +71,9 @@ static void expect_reference(case_kernel *c, const attn_weights *w, const char *
     case_run(c, w);
     cr_expect_eq(ref_compare(c->args.y, truth.y, truth.y_tol, truth.sizes.y, 0, &worst),
                  truth.sizes.y, "%s, %s: y", what, isa);
-    cr_expect_eq(ref_compare(c->args.weights, truth.weights, truth.weights_tol,
-                             truth.sizes.weights, 0, &worst), truth.sizes.weights,
-                 "%s, %s: weights", what, isa);
+    cr_expect_eq(ref_compare(c->args.weights, truth.weights, truth.weights_tol, truth.sizes.weights,
+                             0, &worst),
+                 truth.sizes.weights, "%s, %s: weights", what, isa);
     for (size_t row = 0; row < truth.sizes.weights / problem.kv_len; row++) {
         double sum = 0;
         for (size_t j = 0; j < problem.kv_len; j++) {
@@ -88,7 +88,8 @@ Test(tutorial, two_by_four)
 {
     static const char *const names[4] = {"tutorial_64_1", "tutorial_64_8", "tutorial_16_1",
                                          "tutorial_16_2"};
-    FOR_EACH_ISA(isa) {
+    FOR_EACH_ISA(isa)
+    {
         for (int i = 0; i < 4; i++) {
             case_kernel c = case_open(names[i], isa);
             layer l = layer_open(c.kernel->d_model, 5);
@@ -106,7 +107,8 @@ Test(tutorial, q_k_and_v_are_x)
 {
     static float x[2 * 4 * 512];
     case_fill(x, sizeof x / sizeof x[0], 1, 3);
-    FOR_EACH_ISA(isa) {
+    FOR_EACH_ISA(isa)
+    {
         case_kernel c = case_open("qkv_512", isa);
         c.args.q = c.args.k = c.args.v = x;
         expect_reference(&c, NULL, "Q = K = V = x", isa);
@@ -117,7 +119,8 @@ Test(tutorial, q_k_and_v_are_x)
 /* Zero Q and K: every weight is 1/S exactly as float rounds it, whatever x holds. */
 Test(tutorial, zero_q_and_k_give_uniform_weights)
 {
-    FOR_EACH_ISA(isa) {
+    FOR_EACH_ISA(isa)
+    {
         case_kernel c = case_open("tutorial_64_8", isa);
         layer l = layer_open(64, 8);
         float x[2 * 4 * 64];
@@ -129,8 +132,8 @@ Test(tutorial, zero_q_and_k_give_uniform_weights)
         c.args.x = x;
         case_run(&c, &l.weights);
         for (size_t i = 0; i < c.kernel->weights_elements; i++) {
-            cr_expect(fabs((double)c.args.weights[i] - 0.25) <= 3e-8, "%s: weight %zu is %.9g",
-                      isa, i, (double)c.args.weights[i]);
+            cr_expect(fabs((double)c.args.weights[i] - 0.25) <= 3e-8, "%s: weight %zu is %.9g", isa,
+                      i, (double)c.args.weights[i]);
         }
         layer_close(&l);
         case_close(&c);
@@ -143,7 +146,8 @@ Test(layer, bc09_nan_stays_visible)
     float x[6];
     memcpy(x, clean, sizeof x);
     x[2] = NAN;
-    FOR_EACH_ISA(isa) {
+    FOR_EACH_ISA(isa)
+    {
         const attn_weights w = {unit, unit, unit, unit, NULL, NULL, NULL, NULL};
         float first[2];
         case_kernel c = case_open("layer_nan", isa);
@@ -170,7 +174,8 @@ Test(layer, bc58_k_bias_cannot_matter)
     const double row0 = (e + 2 + 3 * e) / (2 * e + 1), row1 = (1 + 2 * e + 3 * e) / (2 * e + 1);
     const double row2 = (3 * e + 3 * f) / (2 * e + f);
     const double want[6] = {row0, 10 * row0, row1, 10 * row1, row2, 10 * row2};
-    FOR_EACH_ISA(isa) {
+    FOR_EACH_ISA(isa)
+    {
         attn_weights w = {unit, unit, v, unit, none, none, none, none};
         case_kernel c = case_open("layer_std3", isa);
         c.args.x = x;
@@ -194,7 +199,8 @@ Test(relations, padded_equals_unpadded)
     for (int i = 12; i < 24; i++) {
         k[i] = v[i] = NAN;
     }
-    FOR_EACH_ISA(isa) {
+    FOR_EACH_ISA(isa)
+    {
         double want[12];
         case_kernel c = case_open("unpadded", isa);
         c.args.q = q;
@@ -219,7 +225,8 @@ Test(relations, padded_equals_unpadded)
 /* Row i of a causal kernel keeps its bits when any later token changes, even to NaN. */
 Test(relations, causal_rows_ignore_later_tokens)
 {
-    FOR_EACH_ISA(isa) {
+    FOR_EACH_ISA(isa)
+    {
         case_kernel c = case_open("causal_17", isa);
         layer l = layer_open(24, 21);
         float x[17 * 24], y[17 * 24];
@@ -232,8 +239,8 @@ Test(relations, causal_rows_ignore_later_tokens)
                 x[i * 24 + d] = d % 2 ? NAN : 1e30F;
             }
             case_run(&c, &l.weights);
-            cr_expect_arr_eq(c.args.y, y, i * 24 * sizeof(float), "%s: a row before %zu moved",
-                             isa, i);
+            cr_expect_arr_eq(c.args.y, y, i * 24 * sizeof(float), "%s: a row before %zu moved", isa,
+                             i);
         }
         layer_close(&l);
         case_close(&c);
@@ -256,7 +263,8 @@ Test(numerics, bc81_cancellation)
     for (size_t i = 0; i < 4; i++) {
         memcpy(q + i * 64 + 32, q + i * 64, 32 * sizeof(float));
     }
-    FOR_EACH_ISA(isa) {
+    FOR_EACH_ISA(isa)
+    {
         case_kernel c = case_open("cancel_64", isa);
         c.args.q = q;
         c.args.k = k;

@@ -20,8 +20,8 @@ static attn_weights make_weights(size_t d, float **block)
     case_fill(w + 4 * d * d, 4 * d, 0.5F, 42);
     *block = w;
     float *b = w + 4 * d * d;
-    return (attn_weights){w, w + d * d, w + 2 * d * d, w + 3 * d * d, b, b + d, b + 2 * d,
-                          b + 3 * d};
+    return (attn_weights){w, w + d * d, w + 2 * d * d, w + 3 * d * d,
+                          b, b + d,     b + 2 * d,     b + 3 * d};
 }
 
 typedef struct worker {
@@ -47,7 +47,8 @@ static void *call_often(void *data)
 
 Test(programs, bc88_threads_share_a_kernel)
 {
-    FOR_EACH_ISA(isa) {
+    FOR_EACH_ISA(isa)
+    {
         static worker workers[THREADS];
         pthread_t threads[THREADS];
         float *block = NULL;
@@ -88,7 +89,8 @@ Test(programs, bc87_small_stack)
     static const char *const names[2] = {"stack_256", "stack_256_scores"};
     static float x[256 * 64], add[256 * 256], want[256 * 64];
     case_fill(x, 256 * 64, 1, 60);
-    FOR_EACH_ISA(isa) {
+    FOR_EACH_ISA(isa)
+    {
         for (int i = 0; i < 2; i++) {
             float *block = NULL;
             pthread_attr_t attributes;
@@ -118,7 +120,8 @@ Test(programs, bc89_parts_do_not_change_bits)
 {
     static float x[256 * 64], want[256 * 64];
     case_fill(x, 256 * 64, 1, 61);
-    FOR_EACH_ISA(isa) {
+    FOR_EACH_ISA(isa)
+    {
         static const uint32_t counts[6] = {1, 2, 3, 5, 8, 300};
         float *block = NULL;
         case_kernel c = case_open("stack_256", isa);
@@ -135,8 +138,9 @@ Test(programs, bc89_parts_do_not_change_bits)
             memset(c.args.y, 0xFF, sizeof want);
             for (uint32_t phase = 0; phase < c.kernel->phases; phase++) {
                 for (uint32_t part = 0; part < parts; part++) {
-                    cr_assert_eq(c.kernel->forward_part(c.packed, &c.args, workspace, phase, part,
-                                                        parts), ATTN_OK);
+                    cr_assert_eq(
+                        c.kernel->forward_part(c.packed, &c.args, workspace, phase, part, parts),
+                        ATTN_OK);
                 }
             }
             cr_expect_arr_eq(c.args.y, want, sizeof want, "%s: %u parts: other bits", isa, parts);
@@ -151,7 +155,8 @@ Test(programs, bc89_parts_do_not_change_bits)
  * what packing accepts must show its NaN. */
 Test(programs, pack_refuses_what_it_would_hide)
 {
-    FOR_EACH_ISA(isa) {
+    FOR_EACH_ISA(isa)
+    {
         float *block = NULL;
         static float x[17 * 24];
         case_kernel c = case_open("causal_17", isa);

@@ -107,8 +107,9 @@ Test(reference, agrees_with_openblas)
             opinions o = form(kind, seed);
             cr_expect_eq(ref_agree(o.y, o.truth.y, o.truth.y_tol, o.set.sizes.y), o.set.sizes.y,
                          "%s, seed %zu", input_name(kind), (size_t)seed);
-            cr_expect_eq(ref_agree(o.weights, o.truth.weights, o.truth.weights_tol,
-                                   o.set.sizes.weights), o.set.sizes.weights);
+            cr_expect_eq(
+                ref_agree(o.weights, o.truth.weights, o.truth.weights_tol, o.set.sizes.weights),
+                o.set.sizes.weights);
             dissolve(&o);
         }
     }
@@ -140,8 +141,7 @@ Test(reference, tolerance_is_tight)
     for (size_t i = 0; i < o.set.sizes.y; i++) {
         y[i] = (float)o.truth.y[i];
     }
-    cr_expect_eq(ref_compare(y, o.truth.y, o.truth.y_tol, o.set.sizes.y, 0, &worst),
-                 o.set.sizes.y);
+    cr_expect_eq(ref_compare(y, o.truth.y, o.truth.y_tol, o.set.sizes.y, 0, &worst), o.set.sizes.y);
     for (size_t i = 0; i < o.set.sizes.y; i++) {
         const float good = y[i];
         if (fabsf(good) > 0.05F) {

@@ -61,22 +61,38 @@ EMULATED int emulated_compare(float a, float b, int predicate)
 {
     const int unordered = emulated_is_nan(a) || emulated_is_nan(b);
     switch (predicate & 15) {
-    case 0: return !unordered && a == b;  /* EQ_O */
-    case 1: return !unordered && a < b;   /* LT_O */
-    case 2: return !unordered && a <= b;  /* LE_O */
-    case 3: return unordered;
-    case 4: return unordered || a != b;   /* NEQ_U */
-    case 5: return unordered || !(a < b); /* NLT_U */
-    case 6: return unordered || !(a <= b);
-    case 7: return !unordered;
-    case 8: return unordered || a == b;   /* EQ_U */
-    case 9: return unordered || a < b;    /* NGE_U */
-    case 10: return unordered || a <= b;  /* NGT_U */
-    case 11: return 0;
-    case 12: return !unordered && a != b; /* NEQ_O */
-    case 13: return !unordered && a >= b; /* GE_O */
-    case 14: return !unordered && a > b;  /* GT_O */
-    default: return 1;
+    case 0:
+        return !unordered && a == b; /* EQ_O */
+    case 1:
+        return !unordered && a < b; /* LT_O */
+    case 2:
+        return !unordered && a <= b; /* LE_O */
+    case 3:
+        return unordered;
+    case 4:
+        return unordered || a != b; /* NEQ_U */
+    case 5:
+        return unordered || !(a < b); /* NLT_U */
+    case 6:
+        return unordered || !(a <= b);
+    case 7:
+        return !unordered;
+    case 8:
+        return unordered || a == b; /* EQ_U */
+    case 9:
+        return unordered || a < b; /* NGE_U */
+    case 10:
+        return unordered || a <= b; /* NGT_U */
+    case 11:
+        return 0;
+    case 12:
+        return !unordered && a != b; /* NEQ_O */
+    case 13:
+        return !unordered && a >= b; /* GE_O */
+    case 14:
+        return !unordered && a > b; /* GT_O */
+    default:
+        return 1;
     }
 }
 
@@ -180,8 +196,7 @@ EMULATED simde__m512 emulated_reduce_ps(simde__m512 a, int imm)
 {
     emulated_ps x = emulated_open(a);
     for (int i = 0; i < 16; i++) {
-        x.lane[i] = __builtin_isinf(x.lane[i]) ? 0.0F
-                                               : x.lane[i] - emulated_round(x.lane[i], imm);
+        x.lane[i] = __builtin_isinf(x.lane[i]) ? 0.0F : x.lane[i] - emulated_round(x.lane[i], imm);
     }
     return x.vector;
 }
@@ -278,8 +293,7 @@ EMULATED simde__m512 emulated_shuffle_f32x4(simde__m512 a, simde__m512 b, int im
 #define _mm512_ceil_ps(a) emulated_roundscale_ps(a, 2)
 #define _mm512_reduce_ps(a, imm) emulated_reduce_ps(a, imm)
 #define _mm512_scalef_ps(a, b) emulated_scalef_ps(a, b)
-#define _mm512_maskz_scalef_ps(mask, a, b) \
-    emulated_maskz_mov_ps(mask, emulated_scalef_ps(a, b))
+#define _mm512_maskz_scalef_ps(mask, a, b) emulated_maskz_mov_ps(mask, emulated_scalef_ps(a, b))
 
 /* Last: SIMDe chooses its portable code by their absence. */
 #define __AVX512F__ 1

@@ -34,12 +34,12 @@ int arena_open(arena *a, const attn_kernel *kernel, pack_function pack, const in
         "x", "context", "q", "k", "v", "kv_lengths", "key_keep", "mask_keep", "mask_add"};
     static const char *const WEIGHT_NAMES[ARENA_WEIGHTS] = {
         "q_weight", "k_weight", "v_weight", "o_weight", "q_bias", "k_bias", "v_bias", "o_bias"};
-    const size_t input_bytes[ARENA_INPUTS] = {
-        n->x * 4, n->context * 4, n->q * 4, n->k * 4, n->v * 4,
-        n->kv_lengths * 4, n->key_keep, n->mask_keep, n->mask_add * 4};
+    const size_t input_bytes[ARENA_INPUTS] = {n->x * 4,    n->context * 4, n->q * 4,
+                                              n->k * 4,    n->v * 4,       n->kv_lengths * 4,
+                                              n->key_keep, n->mask_keep,   n->mask_add * 4};
     const size_t weight_bytes[ARENA_WEIGHTS] = {n->q_weight * 4, n->k_weight * 4, n->v_weight * 4,
-                                                n->o_weight * 4, n->q_bias * 4, n->k_bias * 4,
-                                                n->v_bias * 4, n->o_bias * 4};
+                                                n->o_weight * 4, n->q_bias * 4,   n->k_bias * 4,
+                                                n->v_bias * 4,   n->o_bias * 4};
     int bad = 0;
     memset(a, 0, sizeof *a);
     a->kernel = kernel;
@@ -75,8 +75,8 @@ void arena_close(arena *a)
 
 static int list_inputs(arena *a, const input_set *s, source out[ARENA_INPUTS])
 {
-    const void *const from[ARENA_INPUTS] = {s->x, s->context, s->q, s->k, s->v,
-                                            s->kv_lengths, s->key_keep, s->mask_keep, s->mask_add};
+    const void *const from[ARENA_INPUTS] = {
+        s->x, s->context, s->q, s->k, s->v, s->kv_lengths, s->key_keep, s->mask_keep, s->mask_add};
     int count = 0;
     for (int i = 0; i < ARENA_INPUTS; i++) {
         if (a->inputs[i].bytes != 0) {
@@ -102,9 +102,8 @@ static int list_weights(arena *a, const input_set *s, source out[ARENA_WEIGHTS])
 static attn_weights placed_weights(const arena *a)
 {
     const guard *g = a->source;
-    return (attn_weights){(const void *)g[0].data, (const void *)g[1].data,
-                          (const void *)g[2].data, (const void *)g[3].data,
-                          (const void *)g[4].data, (const void *)g[5].data,
+    return (attn_weights){(const void *)g[0].data, (const void *)g[1].data, (const void *)g[2].data,
+                          (const void *)g[3].data, (const void *)g[4].data, (const void *)g[5].data,
                           (const void *)g[6].data, (const void *)g[7].data};
 }
 
@@ -330,11 +329,11 @@ static int check_lengths(arena *a, call *c, const call_plan *plan)
 
 static int check_nulls(arena *a, const attn_args *good, const call_plan *plan)
 {
-    const size_t fields[] = {offsetof(attn_args, x),          offsetof(attn_args, context),
-                             offsetof(attn_args, q),          offsetof(attn_args, k),
-                             offsetof(attn_args, v),          offsetof(attn_args, kv_lengths),
-                             offsetof(attn_args, key_keep),   offsetof(attn_args, mask_keep),
-                             offsetof(attn_args, mask_add),   offsetof(attn_args, y),
+    const size_t fields[] = {offsetof(attn_args, x),        offsetof(attn_args, context),
+                             offsetof(attn_args, q),        offsetof(attn_args, k),
+                             offsetof(attn_args, v),        offsetof(attn_args, kv_lengths),
+                             offsetof(attn_args, key_keep), offsetof(attn_args, mask_keep),
+                             offsetof(attn_args, mask_add), offsetof(attn_args, y),
                              offsetof(attn_args, weights)};
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
         attn_args bad = *good;

@@ -15,9 +15,9 @@ typedef int (*pack_function)(const attn_weights *, void *packed);
 /* How one call is made. */
 typedef struct call_plan {
     enum guard_place place;
-    size_t offset;          /* bytes, multiple of 4, for GUARD_MIDDLE */
-    unsigned char poison;   /* fills outputs and workspace before the call */
-    unsigned parts;         /* 0: forward; 1..5: forward_part for every phase and part */
+    size_t offset;        /* bytes, multiple of 4, for GUARD_MIDDLE */
+    unsigned char poison; /* fills outputs and workspace before the call */
+    unsigned parts;       /* 0: forward; 1..5: forward_part for every phase and part */
 } call_plan;
 
 typedef struct arena {

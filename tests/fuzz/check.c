@@ -26,8 +26,8 @@ typedef struct session {
     input_set set;
     ref_result truth;
     arena memory;
-    float *y, *weights;              /* outputs of the first call of a set */
-    double *blas_y, *blas_weights;   /* second opinion */
+    float *y, *weights;            /* outputs of the first call of a set */
+    double *blas_y, *blas_weights; /* second opinion */
     float *blas_y32, *blas_weights32;
     double kernel_sum, blas_sum, scale_sum; /* squared errors, squared outputs */
 } session;
@@ -36,9 +36,9 @@ int check_parse(check_job *job, const char *line, char *message, size_t message_
 {
     const char *bar = strchr(line, '|');
     memset(job, 0, sizeof *job);
-    if (bar == NULL || sscanf(line, "%127s %31s %511s %127s %15s %zu %" SCNu64, job->label,
-                              job->group, job->object, job->prefix, job->isa, &job->sets,
-                              &job->seed) != 7) {
+    if (bar == NULL ||
+        sscanf(line, "%127s %31s %511s %127s %15s %zu %" SCNu64, job->label, job->group,
+               job->object, job->prefix, job->isa, &job->sets, &job->seed) != 7) {
         snprintf(message, message_size, "bad job line: %.200s", line);
         return -1;
     }
@@ -374,8 +374,8 @@ static int check_unseen_keys(session *s, rng *r)
     int bad = blind == NULL ? fail(s, "no memory") : 0;
     for (size_t row = 0; bad == 0 && row < rows; row++) {
         const size_t item = c->sdpa ? row / (c->heads * c->seq_len) : row / c->seq_len;
-        for (size_t o = 0; bad == 0 && blind[item * c->seq_len + row % c->seq_len] &&
-                           o < s->sizes.y_row; o++) {
+        for (size_t o = 0;
+             bad == 0 && blind[item * c->seq_len + row % c->seq_len] && o < s->sizes.y_row; o++) {
             const size_t at = row * s->sizes.y_row + o;
             if (!same(y[at], s->y[at])) {
                 bad = fail(s, "y[%zu] depends on masked keys or another item: %a, was %a", at,
@@ -386,12 +386,12 @@ static int check_unseen_keys(session *s, rng *r)
     for (size_t row = 0; bad == 0 && row < wrows; row++) {
         const int heads = c->return_weights == REF_WEIGHTS_PER_HEAD;
         const size_t item = row / c->seq_len / (heads ? c->heads : 1);
-        for (size_t j = 0; bad == 0 && blind[item * c->seq_len + row % c->seq_len] &&
-                           j < c->kv_len; j++) {
+        for (size_t j = 0; bad == 0 && blind[item * c->seq_len + row % c->seq_len] && j < c->kv_len;
+             j++) {
             const size_t at = row * c->kv_len + j;
             if (!same(w[at], s->weights[at])) {
-                bad = fail(s, "weights[%zu] depends on masked keys: %a, was %a", at,
-                           (double)w[at], (double)s->weights[at]);
+                bad = fail(s, "weights[%zu] depends on masked keys: %a, was %a", at, (double)w[at],
+                           (double)s->weights[at]);
             }
         }
     }
@@ -436,8 +436,7 @@ static int check_accuracy(session *s)
     s->result->kernel_rms = sqrt(s->kernel_sum / s->scale_sum);
     s->result->blas_rms = sqrt(s->blas_sum / s->scale_sum);
     const double floor = 2.0 * 0x1p-23; /* two units in the last place of the output's scale */
-    if (!s->job->problem.fast &&
-        s->result->kernel_rms > fmax(2.0 * s->result->blas_rms, floor)) {
+    if (!s->job->problem.fast && s->result->kernel_rms > fmax(2.0 * s->result->blas_rms, floor)) {
         return fail(s, "error %.3g exceeds twice that of OpenBLAS in float, %.3g",
                     s->result->kernel_rms, s->result->blas_rms);
     }

@@ -23,8 +23,8 @@ int guard_open(guard *g, const char *name, size_t bytes)
         return 0;
     }
     g->page_bytes = (bytes + SLACK + page - 1) / page * page;
-    unsigned char *all = mmap(NULL, g->page_bytes + 2 * page, PROT_NONE,
-                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    unsigned char *all =
+        mmap(NULL, g->page_bytes + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (all == MAP_FAILED) {
         return -1;
     }

@@ -9,8 +9,9 @@
 #include "reference/reference.h"
 
 static const char *const KIND_NAMES[INPUT_KINDS] = {
-    "normal", "large logits", "zeros", "denormal", "one-hot", "same sign", "masked garbage",
-    "NaN allowed", "infinity allowed", "empty rows", "edge lengths", "extreme additive",
+    "normal",           "large logits", "zeros",          "denormal",
+    "one-hot",          "same sign",    "masked garbage", "NaN allowed",
+    "infinity allowed", "empty rows",   "edge lengths",   "extreme additive",
 };
 
 /* splitmix64: every seed, however small, gives an independent stream. */
@@ -90,9 +91,9 @@ int input_alloc(input_set *s, const ref_case *c)
 
 void input_free(input_set *s)
 {
-    void *const all[] = {s->x,        s->context,  s->q,          s->k,        s->v,
-                         s->mask_add, s->q_weight, s->k_weight,   s->v_weight, s->o_weight,
-                         s->q_bias,   s->k_bias,   s->v_bias,     s->o_bias,   s->kv_lengths,
+    void *const all[] = {s->x,        s->context,  s->q,        s->k,        s->v,
+                         s->mask_add, s->q_weight, s->k_weight, s->v_weight, s->o_weight,
+                         s->q_bias,   s->k_bias,   s->v_bias,   s->o_bias,   s->kv_lengths,
                          s->key_keep, s->mask_keep};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         free(all[i]);
@@ -183,11 +184,15 @@ typedef struct views {
 
 static views input_views(input_set *s, const ref_case *c)
 {
-    views v = {{s->x, s->context, NULL}, {s->sizes.x, s->sizes.context, 0},
-               {c->d_model, c->kv_dim, 1}, s->context != NULL ? 2 : 1};
+    views v = {{s->x, s->context, NULL},
+               {s->sizes.x, s->sizes.context, 0},
+               {c->d_model, c->kv_dim, 1},
+               s->context != NULL ? 2 : 1};
     if (c->sdpa) {
-        v = (views){{s->q, s->k, s->v}, {s->sizes.q, s->sizes.k, s->sizes.v},
-                    {c->head_dim, c->head_dim, c->v_head_dim}, 3};
+        v = (views){{s->q, s->k, s->v},
+                    {s->sizes.q, s->sizes.k, s->sizes.v},
+                    {c->head_dim, c->head_dim, c->v_head_dim},
+                    3};
     }
     return v;
 }
@@ -298,8 +303,7 @@ static void make_masked_garbage(input_set *s, const ref_case *c, rng *r)
                 for (size_t i = 0; i < c->seq_len; i++) {
                     /* The poisoned token of self-attention ruins its own query row only. */
                     const int own = !c->sdpa && !c->cross && i == j;
-                    keep[j] = (uint8_t)(keep[j] ||
-                                        (!own && ref_allowed(c, &s->args, b, h, i, j)));
+                    keep[j] = (uint8_t)(keep[j] || (!own && ref_allowed(c, &s->args, b, h, i, j)));
                 }
             }
         }

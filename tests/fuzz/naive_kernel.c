@@ -13,47 +13,59 @@
 
 enum mutant {
     CORRECT,
-    FLIP_KEEP,          /* mask polarity */
-    SWAP_ALIGNMENT,     /* top-left <-> bottom-right */
-    TILE_KV_HEADS,      /* head h reads h % G */
+    FLIP_KEEP,      /* mask polarity */
+    SWAP_ALIGNMENT, /* top-left <-> bottom-right */
+    TILE_KV_HEADS,  /* head h reads h % G */
     DROP_LAST_KEY,
-    DROP_LAST_COLUMN,   /* of the query-key product */
-    SCALE_FROM_WIDTH,   /* 1/sqrt(H*D) */
+    DROP_LAST_COLUMN, /* of the query-key product */
+    SCALE_FROM_WIDTH, /* 1/sqrt(H*D) */
     SOFTMAX_OVER_QUERIES,
     SKIP_OUTPUT_BIAS,
     SWAP_K_AND_V,
-    FIRST_ITEM_MASK,    /* batch 0's mask for all */
-    PERTURB_OUTPUT,     /* relative 1e-4 in one element */
+    FIRST_ITEM_MASK, /* batch 0's mask for all */
+    PERTURB_OUTPUT,  /* relative 1e-4 in one element */
     STORE_PAST_OUTPUT,
     READ_PAST_KEYS,
-    READ_WORKSPACE,     /* result depends on what the workspace held */
-    FLUSH_DENORMALS,    /* leaves FTZ on */
-    HIDE_NAN,           /* NaN becomes 0 */
-    MULTIPLY_MASKED,    /* masked values times weight 0 */
-    FINITE_SENTINEL,    /* maximum starts from -1e4 */
-    NO_MAXIMUM,         /* exp of raw logits */
+    READ_WORKSPACE,  /* result depends on what the workspace held */
+    FLUSH_DENORMALS, /* leaves FTZ on */
+    HIDE_NAN,        /* NaN becomes 0 */
+    MULTIPLY_MASKED, /* masked values times weight 0 */
+    FINITE_SENTINEL, /* maximum starts from -1e4 */
+    NO_MAXIMUM,      /* exp of raw logits */
     SKIP_FIFTH_PART,
-    TRUST_LENGTHS,      /* no range check */
-    SCALE_MASK,         /* additive mask times the scale */
-    EMPTY_ROW_WRONG,    /* uniform instead of zero, zero instead of the others */
-    SUM_HEADS,          /* mean weights without the division */
-    ALIGNMENT_MATTERS,  /* other rounding when x is not 16-byte aligned */
-    FUTURE_MAXIMUM,     /* reference maximum over all keys: same value, other bits */
+    TRUST_LENGTHS,     /* no range check */
+    SCALE_MASK,        /* additive mask times the scale */
+    EMPTY_ROW_WRONG,   /* uniform instead of zero, zero instead of the others */
+    SUM_HEADS,         /* mean weights without the division */
+    ALIGNMENT_MATTERS, /* other rounding when x is not 16-byte aligned */
+    FUTURE_MAXIMUM,    /* reference maximum over all keys: same value, other bits */
     SKIP_QUERY_BIAS,
-    PERTURB_WEIGHTS,    /* relative 1e-4 in one returned weight */
-    KEEP_STATE,         /* second call differs */
-    LONG_LENGTHS,       /* lengths + 1 keys */
-    COMPUTE_PADDED,     /* padded_queries = "zero" ignored */
-    SLOPPY_ROUNDING,    /* inputs rounded to 16 bits of significand */
+    PERTURB_WEIGHTS, /* relative 1e-4 in one returned weight */
+    KEEP_STATE,      /* second call differs */
+    LONG_LENGTHS,    /* lengths + 1 keys */
+    COMPUTE_PADDED,  /* padded_queries = "zero" ignored */
+    SLOPPY_ROUNDING, /* inputs rounded to 16 bits of significand */
     MUTANTS
 };
 
 int naive_mutant = CORRECT;
 int naive_mutant_count(void);
 
-enum { B = NK_BATCH, L = NK_SEQ_LEN, S = NK_KV_LEN, H = NK_HEADS, G = NK_KV_HEADS,
-       D = NK_HEAD_DIM, V = NK_V_HEAD_DIM, E = NK_D_MODEL, C = NK_KV_DIM,
-       QSIZE = H * D * E, KSIZE = G * D * C, VSIZE = G * V * C, OSIZE = NK_OUTPUT * E * H * V };
+enum {
+    B = NK_BATCH,
+    L = NK_SEQ_LEN,
+    S = NK_KV_LEN,
+    H = NK_HEADS,
+    G = NK_KV_HEADS,
+    D = NK_HEAD_DIM,
+    V = NK_V_HEAD_DIM,
+    E = NK_D_MODEL,
+    C = NK_KV_DIM,
+    QSIZE = H * D * E,
+    KSIZE = G * D * C,
+    VSIZE = G * V * C,
+    OSIZE = NK_OUTPUT * E * H * V
+};
 
 static const size_t MASK_SHAPE[4] = {NK_MASK_SHAPE};
 
@@ -68,8 +80,13 @@ static int is(enum mutant m)
 }
 
 /* Packed: q, k, v, o weights, then their biases (zeros where the case has none). */
-enum { QB = QSIZE + KSIZE + VSIZE + OSIZE, KB = QB + H * D, VB = KB + G * D, OB = VB + G * V,
-       PACKED = OB + E };
+enum {
+    QB = QSIZE + KSIZE + VSIZE + OSIZE,
+    KB = QB + H * D,
+    VB = KB + G * D,
+    OB = VB + G * V,
+    PACKED = OB + E
+};
 
 #if !NK_SDPA
 static void copy(float *to, const float *from, size_t n)
@@ -382,8 +399,30 @@ static int forward(const void *packed, const attn_args *a, void *workspace)
 
 extern const attn_kernel naive_kernel;
 const attn_kernel naive_kernel = {
-    ATTN_KERNEL_ABI, 0, NK_TENSORS, 1, "naive", "scalar", 0, 0,
-    B, L, S, E, C, H, G, D, V, {NK_MASK_SHAPE}, NK_Y, NK_W,
-    NK_SDPA ? 0 : PACKED * sizeof(float), (WORK + 16) * sizeof(float),
-    (WORK + 16) * sizeof(float), 64, forward, forward_part,
+    ATTN_KERNEL_ABI,
+    0,
+    NK_TENSORS,
+    1,
+    "naive",
+    "scalar",
+    0,
+    0,
+    B,
+    L,
+    S,
+    E,
+    C,
+    H,
+    G,
+    D,
+    V,
+    {NK_MASK_SHAPE},
+    NK_Y,
+    NK_W,
+    NK_SDPA ? 0 : PACKED * sizeof(float),
+    (WORK + 16) * sizeof(float),
+    (WORK + 16) * sizeof(float),
+    64,
+    forward,
+    forward_part,
 };

@@ -37,8 +37,9 @@ static void NAME(softmax)(const ref_case *c, REAL *row, const unsigned char *dro
     *empty = kept == 0;
     for (size_t j = 0; j < n; j++) {
         if (kept == 0) {
-            row[j] = c->empty_row == REF_EMPTY_ZERO ? (REAL)0
-                     : c->empty_row == REF_EMPTY_NAN ? (REAL)NAN : 1 / (REAL)n;
+            row[j] = c->empty_row == REF_EMPTY_ZERO  ? (REAL)0
+                     : c->empty_row == REF_EMPTY_NAN ? (REAL)NAN
+                                                     : 1 / (REAL)n;
             continue;
         }
         row[j] = drop[j] ? (REAL)0 : EXP(row[j] - top);

@@ -199,8 +199,7 @@ ref_sizes ref_case_sizes(const ref_case *c)
         n.y_row = c->output_projection ? c->d_model : hv;
         n.y = c->batch * c->seq_len * n.y_row;
     }
-    const size_t mask =
-        c->mask_shape[0] * c->mask_shape[1] * c->mask_shape[2] * c->mask_shape[3];
+    const size_t mask = c->mask_shape[0] * c->mask_shape[1] * c->mask_shape[2] * c->mask_shape[3];
     n.kv_lengths = c->lengths ? c->batch : 0;
     n.key_keep = c->padding ? c->batch * c->kv_len : 0;
     n.mask_keep = c->bool_mask ? mask : 0;

@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double U = 0x1p-24;            /* float32 unit roundoff */
-static const double TINY = 0x1p-149;        /* smallest float32 denormal: absolute rounding floor */
-static const double EXP_ERROR = 4.0 * 0x1p-24;       /* relative standard error of exp, exact */
+static const double U = 0x1p-24;     /* float32 unit roundoff */
+static const double TINY = 0x1p-149; /* smallest float32 denormal: absolute rounding floor */
+static const double EXP_ERROR = 4.0 * 0x1p-24;        /* relative standard error of exp, exact */
 static const double EXP_ERROR_FAST = 100.0 * 0x1p-24; /* one polynomial degree less */
 static const double SMALL_LOGIT_ERROR = 0.1; /* above it the first-order model is not used */
 
@@ -254,8 +254,8 @@ static void softmax_row(const ref_case *c, parts *p)
             const double shift = REF_SAFETY * e + top_error + 1e-5;
             const double logw = p->logit[j] - top - log(sum);
             const double up = exp(fmin(0.0, logw + shift)), down = p->weight[j] * exp(-shift);
-            p->weight_error[j] = fmax(up - p->weight[j], p->weight[j] - down) * 1.001 / REF_SAFETY +
-                                 FLT_MIN;
+            p->weight_error[j] =
+                fmax(up - p->weight[j], p->weight[j] - down) * 1.001 / REF_SAFETY + FLT_MIN;
         }
     }
 }
@@ -292,9 +292,9 @@ static void context_row(const ref_case *c, parts *p, size_t vi, size_t ci)
         }
         const double moved = large ? fmin(linear, reach) : sqrt(carried);
         p->context.value[ci + d] = sum;
-        p->context.error[ci + d] =
-            sqrt(square(moved) + (large ? carried : 0.0) + square(dot_error(size, n)) +
-                 square(fabs(sum) * U * 2.0)) + floor + TINY;
+        p->context.error[ci + d] = sqrt(square(moved) + (large ? carried : 0.0) +
+                                        square(dot_error(size, n)) + square(fabs(sum) * U * 2.0)) +
+                                   floor + TINY;
         p->context.magnitude[ci + d] = size;
     }
 }
@@ -358,8 +358,7 @@ static void attend(const ref_case *c, const attn_args *a, parts *p, ref_result *
         p->weight[j] = p->weight_error[j] = 0.0;
         p->logit_error[j] = -1.0;
         if (ref_allowed(c, a, b, h, i, j)) {
-            const double add =
-                c->additive ? (double)a->mask_add[mask_index(c, b, h, i, j)] : 0.0;
+            const double add = c->additive ? (double)a->mask_add[mask_index(c, b, h, i, j)] : 0.0;
             score(c, p, qi, ki + j * c->head_dim, add, &p->logit[j], &p->logit_error[j]);
             allowed++;
         }
@@ -458,8 +457,8 @@ void ref_run(const ref_case *c, const attn_weights *w, const attn_args *a, ref_r
     }
 }
 
-size_t ref_compare(const float *got, const double *want, const double *tol, size_t n,
-                   int loose, double *worst)
+size_t ref_compare(const float *got, const double *want, const double *tol, size_t n, int loose,
+                   double *worst)
 {
     for (size_t i = 0; i < n; i++) {
         const double g = (double)got[i];

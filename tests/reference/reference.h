@@ -32,8 +32,8 @@ int ref_allowed(const ref_case *c, const attn_args *a, size_t b, size_t h, size_
  * NaN (loose: something not finite; for inputs with infinities, where the order of summation
  * decides between the two). Returns n, or the first bad index; *worst collects the largest
  * error/tolerance ratio. */
-size_t ref_compare(const float *got, const double *want, const double *tol, size_t n,
-                   int loose, double *worst);
+size_t ref_compare(const float *got, const double *want, const double *tol, size_t n, int loose,
+                   double *worst);
 
 /* Whether two double-precision answers agree as closely as double rounding lets them (tol is the
  * float32 tolerance). Returns n, or the first index where they do not. */
