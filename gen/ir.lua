@@ -286,29 +286,20 @@ function Block:call(fn, replace)
     push(self, { kind = "call", name = fn.name, args = args })
 end
 
--- Text that is equal for functions that differ in their name and comment only.
-function ir.fingerprint(fn)
-    local out <const> = {}
-    local function dump(value)
-        if type(value) ~= "table" then
-            out[#out + 1] = tostring(value)
-            return
-        end
-        local keys <const> = {}
-        for key in pairs(value) do keys[#keys + 1] = key end
-        table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
-        out[#out + 1] = "{"
-        for _, key in ipairs(keys) do
-            out[#out + 1] = tostring(key) .. "="
-            dump(value[key])
-            out[#out + 1] = ","
-        end
-        out[#out + 1] = "}"
+local function is_same(a, b)
+    if type(a) ~= "table" or type(b) ~= "table" then return a == b end
+    if #a ~= #b then return false end
+    for key, value in pairs(a) do
+        if not is_same(value, b[key]) then return false end
     end
-    dump(fn.params)
-    dump(fn.body)
-    return table.concat(out)
+    for key in pairs(b) do
+        if a[key] == nil then return false end
+    end
+    return true
 end
+
+-- Whether two functions differ in their name and comment only.
+function ir.is_same(a, b) return is_same(a.params, b.params) and is_same(a.body, b.body) end
 
 -- Number of statements a block prints; the plan's estimates are checked against it.
 function ir.count(block)

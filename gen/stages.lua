@@ -38,7 +38,7 @@ function Phase:share(fn)
     local alike <const> = self.by_name[wanted] or {}
     self.by_name[wanted] = alike
     for _, known in ipairs(alike) do
-        if ir.fingerprint(known) == ir.fingerprint(fn) then return known end
+        if ir.is_same(known, fn) then return known end
     end
     if #alike > 0 then fn.name = ("%s_%d"):format(wanted, #alike + 1) end
     alike[#alike + 1] = fn

@@ -46,11 +46,12 @@
 /* Status of pack, forward and forward_part. On any value but ATTN_OK no output was written. */
 enum {
     ATTN_OK = 0,
-    ATTN_E_NULL = 1,     /* a pointer the kernel needs is NULL */
-    ATTN_E_ALIGN = 2,    /* packed or workspace is not aligned to attn_kernel.alignment */
-    ATTN_E_LENGTH = 3,   /* a kv_lengths entry lies outside [0, S] */
-    ATTN_E_PART = 4,     /* phase or part out of range */
-    ATTN_E_NONFINITE = 5 /* pack: folding a finite weight overflows, or a dropped bias is not finite */
+    ATTN_E_NULL = 1,   /* a pointer the kernel needs is NULL */
+    ATTN_E_ALIGN = 2,  /* packed or workspace is not aligned to attn_kernel.alignment */
+    ATTN_E_LENGTH = 3, /* a kv_lengths entry lies outside [0, S] */
+    ATTN_E_PART = 4,   /* phase or part out of range */
+    ATTN_E_NONFINITE =
+        5 /* pack: folding a finite weight overflows, or a dropped bias is not finite */
 };
 
 /* attn_kernel.features: what the CPU and the OS must offer (0: nothing beyond the base ABI). */
@@ -89,36 +90,36 @@ typedef struct attn_weights {
 /* Arguments of one call. Only the tensors named in attn_kernel.tensors are touched; the others may
  * be NULL. No tensor may overlap another; none needs more than its natural 4-byte alignment. */
 typedef struct attn_args {
-    const float *x;             /* [B,L,E] */
-    const float *context;       /* [B,S,kv_dim], cross-attention */
-    const float *q;             /* [B,H,L,D], op "sdpa" */
-    const float *k;             /* [B,G,S,D] */
-    const float *v;             /* [B,G,S,V] */
-    const int32_t *kv_lengths;  /* [B], each in [0, S] */
-    const uint8_t *key_keep;    /* [B,S], non-zero = attend */
-    const uint8_t *mask_keep;   /* mask_shape, non-zero = attend */
-    const float *mask_add;      /* mask_shape, added after the scale; -inf = do not attend */
-    float *y;                   /* [B,L,E]; [B,L,H*V] without output projection; sdpa [B,H,L,V] */
-    float *weights;             /* see ATTN_T_WEIGHTS_* */
+    const float *x;            /* [B,L,E] */
+    const float *context;      /* [B,S,kv_dim], cross-attention */
+    const float *q;            /* [B,H,L,D], op "sdpa" */
+    const float *k;            /* [B,G,S,D] */
+    const float *v;            /* [B,G,S,V] */
+    const int32_t *kv_lengths; /* [B], each in [0, S] */
+    const uint8_t *key_keep;   /* [B,S], non-zero = attend */
+    const uint8_t *mask_keep;  /* mask_shape, non-zero = attend */
+    const float *mask_add;     /* mask_shape, added after the scale; -inf = do not attend */
+    float *y;                  /* [B,L,E]; [B,L,H*V] without output projection; sdpa [B,H,L,V] */
+    float *weights;            /* see ATTN_T_WEIGHTS_* */
 } attn_args;
 
 typedef struct attn_kernel {
-    uint32_t abi;           /* ATTN_KERNEL_ABI */
-    uint32_t features;      /* ATTN_CPU_* the kernel executes */
-    uint32_t tensors;       /* ATTN_T_* */
-    uint32_t phases;        /* forward_part is called for phase 0 .. phases-1, in order */
-    const char *name;       /* symbol prefix */
-    const char *isa;        /* "scalar", "avx2", ... */
-    uint64_t layout_hash;   /* of the packed blob's layout; equal hashes may share a blob */
-    uint64_t config_hash;   /* of the resolved config */
+    uint32_t abi;         /* ATTN_KERNEL_ABI */
+    uint32_t features;    /* ATTN_CPU_* the kernel executes */
+    uint32_t tensors;     /* ATTN_T_* */
+    uint32_t phases;      /* forward_part is called for phase 0 .. phases-1, in order */
+    const char *name;     /* symbol prefix */
+    const char *isa;      /* "scalar", "avx2", ... */
+    uint64_t layout_hash; /* of the packed blob's layout; equal hashes may share a blob */
+    uint64_t config_hash; /* of the resolved config */
     size_t batch, seq_len, kv_len, d_model, kv_dim; /* d_model and kv_dim are 0 for "sdpa" */
     size_t heads, kv_heads, head_dim, v_head_dim;
-    size_t mask_shape[4];   /* of mask_keep and mask_add; all 0 when neither is used */
+    size_t mask_shape[4]; /* of mask_keep and mask_add; all 0 when neither is used */
     size_t y_elements, weights_elements;
-    size_t packed_bytes;         /* 0: the kernel needs no packed weights */
-    size_t workspace_bytes;      /* for one part; p parts need workspace_bytes + (p-1)*part_bytes */
+    size_t packed_bytes;    /* 0: the kernel needs no packed weights */
+    size_t workspace_bytes; /* for one part; p parts need workspace_bytes + (p-1)*part_bytes */
     size_t part_bytes;
-    size_t alignment;            /* of packed and workspace, in bytes */
+    size_t alignment; /* of packed and workspace, in bytes */
     int (*forward)(const void *packed, const attn_args *args, void *workspace);
     int (*forward_part)(const void *packed, const attn_args *args, void *workspace, uint32_t phase,
                         uint32_t part, uint32_t parts);

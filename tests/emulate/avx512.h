@@ -8,6 +8,9 @@
 
 #include <immintrin.h> /* first: its declarations must not see SIMDe's macros */
 
+#if defined(__clang__)
+#define __mmask64 __mmask64 /* clang has it, with another base type than SIMDe would give it */
+#endif
 #define SIMDE_ENABLE_NATIVE_ALIASES
 #define SIMDE_X86_AVX512F_ENABLE_NATIVE_ALIASES
 #include <simde/x86/avx512/add.h>

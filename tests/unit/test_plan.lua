@@ -543,6 +543,7 @@ end
 
 function TestLayoutHash:test_panel_width_matters()
     local base <const> = hash_of()
+    lu.assertNotEquals(hash_of({ bias = { q = true, k = true, v = true, o = false } }), base)
     lu.assertNotEquals(hash_of(with_tiles({ rows = 4, vectors = 1 })), base)
     lu.assertNotEquals(hash_of(with_tiles({ rows = 4, vectors = 2 }, { rows = 4, vectors = 3 })),
         base)
