@@ -187,7 +187,8 @@ local build_log
 -- Objects of every size and of one kernel with loops, built on first use: {label = {compiler = …}}.
 local function build_objects()
     if next(objects_of) then return end
-    local edges <const>, files <const> = { "rule run\n  command = $command\n" }, {}
+    local edges <const>, files <const> = { "builddir = " .. DIR .. "\n",
+        "rule run\n  command = $command\n" }, {}
     for _, size in ipairs(SIZES) do
         local bundle <const> = get_bundle(size, "avx2")
         objects_of[bundle.manifest.name] = add_objects(edges, files, bundle)

@@ -113,7 +113,7 @@ end
 function M:run(jobs)
     local path <const> = DIR .. "/build.ninja"
     for _, run in ipairs(self.runs) do fs.remove(run.output) end
-    add_file(self, path, RULES .. table.concat(self.edges, "\n"))
+    add_file(self, path, "builddir = " .. DIR .. "\n" .. RULES .. table.concat(self.edges, "\n"))
     assert(fs.write_all(self.files))
     local status <const>, log <const> = process.capture(
         { "ninja", "-f", path, "-k", 0, "-j", jobs, "--quiet" }, { merge = true })
