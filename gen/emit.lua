@@ -30,8 +30,6 @@ local scalar_ops <const> = {
     add_value = "$[1] += $2",
     scale_value = "$[1] *= $2",
     add_product = "$[1] += $[2] * $[3]",
-    product_f32 = "$[1] * $[2]",
-    reciprocal = "1.0f / $[1]",
     constant_f32 = "$1",
     or_into = "$1 | $2",
     byte_set = "$[1] != 0",

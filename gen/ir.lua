@@ -262,6 +262,9 @@ local function prune(block)
     until not drop_unused(block, seen)
 end
 
+-- Names are looked up over the whole function, not by scope: within one function a stage gives a
+-- name one meaning.
+--
 -- A function from `candidates`, an ordered list of {type, name}: those the body uses become its
 -- parameters. `comment` is a list of lines. Call it with Block:call(fn).
 function ir.func(name, comment, candidates, build)

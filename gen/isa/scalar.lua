@@ -63,19 +63,6 @@ return {
         prefetch = { text = "(void)($1)" },
     },
     helpers = {
-        float_bits = { text = [[
-union float_bits {
-    float f;
-    uint32_t u;
-};
-]] },
-        minus_infinity = { needs = { "float_bits" }, text = [[
-static inline float minus_infinity(void)
-{
-    const union float_bits v = {.u = 0xff800000u};
-    return v.f;
-}
-]] },
         round_up = { text = [[
 /* ceil(x) without libm: 2^23 and above are whole already; NaN stays NaN. */
 static inline float round_up(float x)

@@ -39,22 +39,6 @@ end
 
 -- ---- The exact path ------------------------------------------------------------------------
 
--- Runs build(body, key) for the allowed keys in [from, to), in order.
-local function each_allowed(block, ctx, from, to, build)
-    if ctx.straight then
-        for key = 0, ctx.problem.kv_len - 1 do
-            block:when("lt", { ir.index(key), to }, function(body)
-                mask.allowed(body, ctx, ir.index(key), function(inner) build(inner,
-                    ir.index(key)) end)
-            end)
-        end
-    else
-        block:loop({ var = "key", from = from, to = to }, function(body, key)
-            mask.allowed(body, ctx, key, function(inner) build(inner, key) end)
-        end)
-    end
-end
-
 -- One output row from its allowed keys; ctx.visible bounds the range masks.
 local function repair_row(ctx)
     local problem <const>, lanes <const> = ctx.problem, ctx.lanes
@@ -85,8 +69,8 @@ local function repair_row(ctx)
                         true) end)
                 end
             end
-            local function add_allowed(body, from, to, column)
-                each_allowed(body, ctx, from, to, function(inner, key)
+            local function add_allowed(body, first, count, column)
+                mask.each_allowed(body, ctx, first, count, ctx.visible, function(inner, key)
                     inner:let("vec", "p", "broadcast",
                         ir.offset(ctx.weight_column, key * ctx.block.width))
                     inner:let("vec", "value", "load",
@@ -95,21 +79,20 @@ local function repair_row(ctx)
                 end)
             end
             -- in the order of the product: block by block
+            local keys <const>, block_keys <const> = problem.kv_len, tile.DEPTH_BLOCK
             local function weighted(body)
                 each_vector(body, function(inner, column, part)
                     inner:declare("vec", "sum", "zero")
-                    if problem.kv_len <= tile.DEPTH_BLOCK then
-                        add_allowed(inner, ir.index(0), ctx.visible, column)
+                    if keys <= block_keys then
+                        add_allowed(inner, ir.index(0), keys, column)
                     else
                         inner:declare("vec", "total", "zero")
-                        inner:loop({ var = "from", from = 0, to = ctx.visible,
-                            step = tile.DEPTH_BLOCK, below = true }, function(deep, from)
-                            local to <const> = deep:size("to", "min", from + tile.DEPTH_BLOCK,
-                                ctx.visible)
-                            deep:set("sum", "zero")
-                            add_allowed(deep, from, to, column)
-                            deep:set("total", "add", "total", "sum")
-                        end)
+                        inner:each("part", (keys + block_keys - 1) // block_keys, ctx.straight,
+                            function(deep, i)
+                                deep:set("sum", "zero")
+                                add_allowed(deep, i * block_keys, block_keys, column)
+                                deep:set("total", "add", "total", "sum")
+                            end)
                         inner:set("sum", "copy", "total")
                     end
                     inner:let("vec", "inverse", "broadcast", ctx.inverse_sum)
@@ -123,7 +106,7 @@ local function repair_row(ctx)
                 return
             end
             block:declare("int", "allowed", "none")
-            each_allowed(block, ctx, ir.index(0), ctx.visible,
+            mask.each_allowed(block, ctx, ir.index(0), keys, ctx.visible,
                 function(body) body:set("allowed", "one") end)
             block:when("true_", { "allowed" }, weighted, function(body)
                 each_vector(body, function(inner, column, part)

@@ -213,4 +213,23 @@ function mask.allowed(block, ctx, key, build)
     descend(block, 1)
 end
 
+-- Runs build(body, key) for the allowed keys of [first, first + count) below `limit`, in order: the
+-- visible keys of a query. `first` is constant in straight-line code.
+function mask.each_allowed(block, ctx, first, count, limit, build)
+    if ctx.straight then
+        for i = 0, count - 1 do
+            local key <const> = first + i
+            block:when("lt", { key, limit }, function(body)
+                mask.allowed(body, ctx, key, function(inner) build(inner, key) end)
+            end)
+        end
+        return
+    end
+    local to = limit
+    if count < ctx.problem.kv_len then to = block:size("to", "min", first + count, limit) end
+    block:loop({ var = "key", from = first, to = to }, function(body, key)
+        mask.allowed(body, ctx, key, function(inner) build(inner, key) end)
+    end)
+end
+
 return mask

@@ -61,21 +61,6 @@ local function exact_row(block, ctx, to, row, write)
     local exact <const> = setmetatable({
         mask_column = ctx.mask_panel and ir.offset(ctx.mask_panel, row),
     }, { __index = ctx })
-    local function for_allowed(body, build)
-        if ctx.straight then
-            for key = 0, problem.kv_len - 1 do
-                body:when("lt", { ir.index(key), visible }, function(inner)
-                    mask.allowed(inner, exact, ir.index(key), function(deep)
-                        build(deep, ir.index(key))
-                    end)
-                end)
-            end
-        else
-            body:loop({ var = "key", from = 0, to = visible }, function(inner, key)
-                mask.allowed(inner, exact, key, function(deep) build(deep, key) end)
-            end)
-        end
-    end
     if write == "store_product" then
         block:each("key", problem.kv_len, ctx.straight, function(body, key)
             body:run("store_zero", ir.offset(to, key))
@@ -83,7 +68,7 @@ local function exact_row(block, ctx, to, row, write)
     end
     local has_rule <const> = problem.may_be_empty and problem.empty_row ~= "zero"
     if has_rule then block:declare("int", "allowed", "none") end
-    for_allowed(block, function(body, key)
+    mask.each_allowed(block, exact, ir.index(0), problem.kv_len, visible, function(body, key)
         if has_rule then body:set("allowed", "one") end
         body:run(write, ir.offset(to, key), ir.offset(ctx.scores, key * ctx.block.width + row),
             ir.offset(ctx.inverse_sums, row))
