@@ -62,15 +62,10 @@ function report.build(plan)
             part = buffer_report(plan.part_buffers) },
         flops = { projections = plan.projection_flops, core = plan.core_flops },
         packed_bytes = plan.packed_bytes, workspace_bytes = plan.workspace_bytes,
-        part_bytes = plan.part_bytes, stack_bytes = report.stack_bytes(plan),
+        part_bytes = plan.part_bytes, frame_bytes = plan.frame_bytes,
         code_bytes = plan.code_bytes, compile_seconds = plan.compile_seconds,
         phases = plan.phases,
     }
-end
-
--- Upper estimate of the deepest frame: spilled tile registers and saved state.
-function report.stack_bytes(plan)
-    return 512 + plan.machine.registers * plan.machine.lanes * 4
 end
 
 -- Lines of the plan, at most `width` long: used by `attngen plan` and the emitted banner.
@@ -106,8 +101,8 @@ function report.lines(data)
         tile_text(data.context.tile.rows, data.context.tile.vectors), data.context.unroll,
         data.context.repairs_rows and ", rows with NaN computed again from allowed keys" or "")
     put("matmul flops: projections %d, core %d", data.flops.projections, data.flops.core)
-    put("bytes: packed %d, workspace %d (%d more a part), stack under %d, code about %d",
-        data.packed_bytes, data.workspace_bytes, data.part_bytes, data.stack_bytes, data.code_bytes)
+    put("bytes: packed %d, workspace %d (%d more a part), frames under %d, code about %d",
+        data.packed_bytes, data.workspace_bytes, data.part_bytes, data.frame_bytes, data.code_bytes)
     for _, list in ipairs({ { "workspace", data.buffers.shared },
         { "workspace of a part", data.buffers.part } }) do
         for _, buffer in ipairs(list[2]) do

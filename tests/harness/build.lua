@@ -11,7 +11,11 @@ local M = {}
 M.__index = M
 
 local WARNINGS <const> = "-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror -Wvla"
-local FRAME <const> = "-Wframe-larger-than=65536"
+
+-- The bound on a stack frame: what the manifest promises for optimised code, else 64 KiB.
+local function frame_flag(variant, level)
+    return ("-Wframe-larger-than=%d"):format(level == "-O0" and 65536 or variant.frame_bytes)
+end
 
 -- -O0: optimising, gcc spends minutes on the instrumented straight-line code.
 local SANITIZE <const> = "-O0 -fPIC -fsanitize=address,undefined -fno-sanitize-recover=all"
@@ -96,7 +100,8 @@ function M:add_kernel(bundle, isa, compiler_name, options)
         flags = joined(flags, "-mno-avx512f -mavx2 -mfma -O1")
     end
     local extra <const> = joined(WARNINGS, plan.extra,
-        (plan.runs == "simde" or options.sanitize) and "" or FRAME, options.level or "",
+        (plan.runs == "simde" or options.sanitize) and ""
+            or frame_flag(variant, options.level), options.level or "",
         options.sanitize and SANITIZE or "")
     local inputs <const> = { bundle.dir .. "/" .. variant.kernel }
     local steps <const> = { joined(compiler.command, flags, extra, "-c", inputs[1], "-o", object) }
@@ -125,8 +130,8 @@ function M:add_compile_only(bundle, isa, compiler_name, level)
     local variant <const> = M.variant(bundle, isa)
     local output <const> = ("%s/%s-%s%s-compile.o"):format(bundle.dir, isa, compiler_name, level)
     local source <const> = bundle.dir .. "/" .. variant.kernel
-    local compile <const> = joined(compiler.command, variant.flags[compiler_name], WARNINGS, FRAME,
-        level, "-c", source, "-o", output)
+    local compile <const> = joined(compiler.command, variant.flags[compiler_name], WARNINGS,
+        frame_flag(variant, level), level, "-c", source, "-o", output)
     local check <const> = joined("sh tests/fuzz/check_object.sh", compiler.nm, compiler.size,
         output, level == "-O0" and "memcpy memset" or "")
     edge(self, output, { source }, compile .. " && " .. check, output)
