@@ -491,8 +491,8 @@ function plan.build(problem, isa_numbers)
     choose_prefetch(built)
     built.phases = (mha and 2 or 1) + (built.output and 1 or 0) + (built.pad_values and 1 or 0)
 
-    -- Compilers spill and hoist: sixteen times the register file covers the largest frame seen (14.5 KB
-    -- of 32 KB with AVX-512); the fuzzer compiles with this bound as an error.
+    -- Compilers spill and hoist: sixteen times the register file covers the largest frame seen
+    -- (14.5 KB of 32 KB with AVX-512); the fuzzer compiles with this bound as an error.
     built.frame_bytes = math.max(4096, 16 * machine.registers * lanes * FLOAT_BYTES)
     built.ops = estimate_ops(built)
     built.code_bytes = built.ops * target.bytes_per_op
