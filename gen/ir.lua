@@ -6,6 +6,8 @@
 -- blocks in functions. Ops are names of the ISA vocabulary (gen/isa) or of emit's scalar C.
 -- A loop whose bounds are constants may be unrolled while it is built: the body is then called with
 -- constant indices, so a stage writes its loop nest once. Nothing here knows C or an ISA.
+local deep_compare <const> = require("pl.tablex").deepcompare
+
 local ir <const> = {}
 
 -- ---- Indices -------------------------------------------------------------------------------
@@ -289,20 +291,10 @@ function Block:call(fn, replace)
     push(self, { kind = "call", name = fn.name, args = args })
 end
 
-local function is_same(a, b)
-    if type(a) ~= "table" or type(b) ~= "table" then return a == b end
-    if #a ~= #b then return false end
-    for key, value in pairs(a) do
-        if not is_same(value, b[key]) then return false end
-    end
-    for key in pairs(b) do
-        if a[key] == nil then return false end
-    end
-    return true
-end
-
 -- Whether two functions differ in their name and comment only.
-function ir.is_same(a, b) return is_same(a.params, b.params) and is_same(a.body, b.body) end
+function ir.is_same(a, b)
+    return deep_compare(a.params, b.params) and deep_compare(a.body, b.body)
+end
 
 -- Number of statements a block prints; the plan's estimates are checked against it.
 function ir.count(block)

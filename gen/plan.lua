@@ -148,8 +148,8 @@ local function make_projection(name, stage, problem, machine, shape)
         tile_rows = tile.rows, tile_vectors = tile.vectors,
         cycles = tile.cycles, packed_end = packed_end,
         unroll = depth_unroll(stage, problem, shape.depth, tile.rows * tile.vectors,
-            problem.unroll == "full"),
-        straight = problem.unroll == "full",
+            shape.straight),
+        straight = shape.straight,
     }
 end
 
@@ -244,9 +244,8 @@ local function query_blocks(seq_len, lanes, groups)
     return blocks
 end
 
-local function make_attention(problem, machine)
+local function make_attention(problem, machine, straight)
     local lanes <const> = machine.lanes
-    local straight <const> = problem.unroll == "full"
     local range_loops <const> = problem.key_range and not straight
     local function split_keys(rows)
         if not range_loops then return split_even(problem.kv_len, rows) end
@@ -358,6 +357,7 @@ local function estimate_ops(built)
                 attention.scores_unroll, straight)
             + product_ops(block.row_groups, attention.column_groups, attention.context_unroll,
                 straight))
+        if straight then ops = ops + 10 * problem.batch * problem.heads * block.count end
         ops = ops + copies * block.vectors
             * (straight and 14 * problem.kv_len + 3 * problem.head_dim or 40)
         if attention.repair then
@@ -398,11 +398,8 @@ local function matmul_flops(problem)
     return projections, core
 end
 
--- Plans `problem` (with fold) for `machine` = {name, lanes, registers, target}; the config's target
--- numbers override the ISA's. Raises {errors = {…}} when a forced tile does not fit the registers
--- or
--- unroll = "full" exceeds code_budget.
-function plan.build(problem, isa_numbers)
+-- The plan with loops, or without any (`straight`).
+local function build_plan(problem, isa_numbers, straight)
     local target <const> = {}
     for key, value in pairs(isa_numbers.target) do target[key] = value end
     for key, value in pairs(problem.target) do target[key] = value end
@@ -410,7 +407,7 @@ function plan.build(problem, isa_numbers)
         registers = isa_numbers.registers, target = target }
     local lanes <const> = machine.lanes
     local built <const> = { problem = problem, machine = machine, projections = {},
-        straight = problem.unroll == "full" }
+        straight = straight }
     local mha <const> = problem.op == "mha"
     local shared <const> = { floats = 0 }
     local packed = 0
@@ -431,7 +428,7 @@ function plan.build(problem, isa_numbers)
         for _, spec in ipairs(specs) do
             local projection <const> = make_projection(spec.name, "project", problem, machine,
                 { rows = spec.rows, depth = spec.depth, columns = spec.heads * spec.width,
-                    head_width = spec.width,
+                    head_width = spec.width, straight = straight,
                     bias = biases[spec.name], packed_base = packed })
             packed = projection.packed_end
             projection.source = (spec.name == "q" or not problem.cross) and "x" or "context"
@@ -460,7 +457,7 @@ function plan.build(problem, isa_numbers)
         end
     end
 
-    built.attention = make_attention(problem, machine)
+    built.attention = make_attention(problem, machine, straight)
     if mha then
         built.out = { batch = L * H * V, head = V, row = H * V }
     else
@@ -469,7 +466,7 @@ function plan.build(problem, isa_numbers)
     if problem.output_projection then
         built.output = make_projection("o", "output", problem, machine,
             { rows = problem.query_rows, depth = H * V, columns = problem.d_model,
-                bias = problem.fold.biases.o, packed_base = packed })
+                bias = problem.fold.biases.o, packed_base = packed, straight = straight })
         packed = built.output.packed_end
         for _, group in ipairs(built.output.groups) do
             group.per_block, group.block_stride, group.panel_stride = 1, group.vectors * lanes, 0
@@ -498,14 +495,33 @@ function plan.build(problem, isa_numbers)
     built.code_bytes = built.ops * target.bytes_per_op
     built.compile_seconds = compile_seconds(built.ops)
     built.projection_flops, built.core_flops = matmul_flops(problem)
-    if built.straight and built.code_bytes > problem.code_budget then
-        refuse("unroll", "full",
-            ("straight-line code for %s is predicted at %d bytes and %.0f s of "
-            .. "compiling, over code_budget = %d"):format(machine.name, built.code_bytes,
-            built.compile_seconds, problem.code_budget),
-            'code_budget >= the predicted bytes, or unroll = "auto"')
-    end
     return built
+end
+
+-- A depth unrolling asked for by hand is about loops.
+local function forces_loops(problem)
+    for _, stage in ipairs({ "project", "scores", "context", "output" }) do
+        if problem.plan[stage] and problem.plan[stage].unroll then return true end
+    end
+    return false
+end
+
+-- Plans `problem` (with fold) for an ISA's numbers {name, lanes, registers, target}; the config's
+-- target numbers override the ISA's. unroll = "auto" is straight-line code where that fits
+-- code_budget (short kernels lose more to loops than to instruction fetch), else loops around
+-- unrolled tiles. Raises {errors = {…}} when a forced tile does not fit the registers or
+-- unroll = "full" exceeds code_budget.
+function plan.build(problem, isa_numbers)
+    if problem.unroll == "tiles" or problem.unroll == "auto" and forces_loops(problem) then
+        return build_plan(problem, isa_numbers, false)
+    end
+    local built <const> = build_plan(problem, isa_numbers, true)
+    if built.code_bytes <= problem.code_budget then return built end
+    if problem.unroll == "auto" then return build_plan(problem, isa_numbers, false) end
+    refuse("unroll", "full", ("straight-line code for %s is predicted at %d bytes and %.0f s of "
+        .. "compiling, over code_budget = %d"):format(isa_numbers.name, built.code_bytes,
+        built.compile_seconds, problem.code_budget),
+        'code_budget >= the predicted bytes, or unroll = "auto"')
 end
 
 return plan

@@ -48,6 +48,7 @@ function report.build(plan)
     end
     return {
         name = problem.name, isa = plan.machine.name, op = problem.op, unroll = problem.unroll,
+        straight_line = plan.straight,
         target = plan.machine.target,
         fold = plan.problem.fold.reasons,
         projections = projections,
@@ -72,7 +73,8 @@ end
 function report.lines(data)
     local lines <const> = {}
     local function put(format, ...) lines[#lines + 1] = format:format(...) end
-    put("isa %s, unroll %s, phases %d", data.isa, data.unroll, data.phases)
+    put("isa %s, unroll %s: %s, phases %d", data.isa, data.unroll,
+        data.straight_line and "no loop left" or "loops around unrolled tiles", data.phases)
     for _, reason in ipairs(data.fold) do put("fold: %s", reason) end
     for _, p in ipairs(data.projections) do
         local panels <const> = {}

@@ -34,7 +34,7 @@
  * exp2 is a polynomial of degree 5; weights below 2^-126 are 0.
  *
  * Plan
- *   isa neon, unroll tiles, phases 3
+ *   isa neon, unroll tiles: loops around unrolled tiles, phases 3
  *   fold: logits in units of log2: softmax uses exp2 alone
  *   fold: scale folded into Wq and bq
  *   fold: K bias dropped: it shifts every logit of a row alike

@@ -28,15 +28,15 @@
  * exp2 is a polynomial of degree 5; weights below 2^-126 are 0.
  *
  * Plan
- *   isa avx2, unroll auto, phases 1
+ *   isa avx2, unroll auto: no loop left, phases 1
  *   fold: logits in units of log2: softmax uses exp2 alone
  *   fold: scale applied while gathering the queries (no Wq)
  *   attention: 1 block of 8 queries (1 vectors, lanes along queries), context row tiles 2x4
- *   scores: key tiles 2x12, k unrolled by 4
+ *   scores: key tiles 2x12, k unrolled by 16
  *   softmax: whole rows, whole-number maximum, base 2, exact
- *   context: tile 4x2, k unrolled by 8, rows with NaN computed again from allowed keys
+ *   context: tile 4x2, k unrolled by 24, rows with NaN computed again from allowed keys
  *   matmul flops: projections 0, core 49152
- *   bytes: packed 0, workspace 1408 (1408 more a part), frames under 8192, code about 3456
+ *   bytes: packed 0, workspace 1408 (1408 more a part), frames under 8192, code about 17920
  *   workspace of a part + 0: queries, query block, transposed: [head_dim][queries]
  *   workspace of a part + 128: scores, logits, then weights before division: [kv_len][queries]
  *   workspace of a part + 320: maxima, reference maximum of each query
@@ -110,15 +110,93 @@ static inline __m256 vec_exp2(__m256 x)
 static void gather_queries_8(const float *restrict query_rows, float *restrict queries)
 {
     {
-        for (size_t column_block = 0; column_block < 2; column_block++) {
-            transpose_block(query_rows + 8 * column_block, 16, queries + 64 * column_block, 8);
+        {
+            transpose_block(query_rows, 16, queries, 8);
+        }
+        {
+            transpose_block(query_rows + 8, 16, queries + 64, 8);
         }
     }
     const __m256 scale = _mm256_set1_ps(QUERY_SCALE);
-    for (size_t d = 0; d < 16; d++) {
-        const __m256 q0 = _mm256_loadu_ps(queries + 8 * d);
+    {
+        const __m256 q0 = _mm256_loadu_ps(queries);
         const __m256 scaled0 = _mm256_mul_ps(q0, scale);
-        _mm256_storeu_ps(queries + 8 * d, scaled0);
+        _mm256_storeu_ps(queries, scaled0);
+    }
+    {
+        const __m256 q0 = _mm256_loadu_ps(queries + 8);
+        const __m256 scaled0 = _mm256_mul_ps(q0, scale);
+        _mm256_storeu_ps(queries + 8, scaled0);
+    }
+    {
+        const __m256 q0 = _mm256_loadu_ps(queries + 16);
+        const __m256 scaled0 = _mm256_mul_ps(q0, scale);
+        _mm256_storeu_ps(queries + 16, scaled0);
+    }
+    {
+        const __m256 q0 = _mm256_loadu_ps(queries + 24);
+        const __m256 scaled0 = _mm256_mul_ps(q0, scale);
+        _mm256_storeu_ps(queries + 24, scaled0);
+    }
+    {
+        const __m256 q0 = _mm256_loadu_ps(queries + 32);
+        const __m256 scaled0 = _mm256_mul_ps(q0, scale);
+        _mm256_storeu_ps(queries + 32, scaled0);
+    }
+    {
+        const __m256 q0 = _mm256_loadu_ps(queries + 40);
+        const __m256 scaled0 = _mm256_mul_ps(q0, scale);
+        _mm256_storeu_ps(queries + 40, scaled0);
+    }
+    {
+        const __m256 q0 = _mm256_loadu_ps(queries + 48);
+        const __m256 scaled0 = _mm256_mul_ps(q0, scale);
+        _mm256_storeu_ps(queries + 48, scaled0);
+    }
+    {
+        const __m256 q0 = _mm256_loadu_ps(queries + 56);
+        const __m256 scaled0 = _mm256_mul_ps(q0, scale);
+        _mm256_storeu_ps(queries + 56, scaled0);
+    }
+    {
+        const __m256 q0 = _mm256_loadu_ps(queries + 64);
+        const __m256 scaled0 = _mm256_mul_ps(q0, scale);
+        _mm256_storeu_ps(queries + 64, scaled0);
+    }
+    {
+        const __m256 q0 = _mm256_loadu_ps(queries + 72);
+        const __m256 scaled0 = _mm256_mul_ps(q0, scale);
+        _mm256_storeu_ps(queries + 72, scaled0);
+    }
+    {
+        const __m256 q0 = _mm256_loadu_ps(queries + 80);
+        const __m256 scaled0 = _mm256_mul_ps(q0, scale);
+        _mm256_storeu_ps(queries + 80, scaled0);
+    }
+    {
+        const __m256 q0 = _mm256_loadu_ps(queries + 88);
+        const __m256 scaled0 = _mm256_mul_ps(q0, scale);
+        _mm256_storeu_ps(queries + 88, scaled0);
+    }
+    {
+        const __m256 q0 = _mm256_loadu_ps(queries + 96);
+        const __m256 scaled0 = _mm256_mul_ps(q0, scale);
+        _mm256_storeu_ps(queries + 96, scaled0);
+    }
+    {
+        const __m256 q0 = _mm256_loadu_ps(queries + 104);
+        const __m256 scaled0 = _mm256_mul_ps(q0, scale);
+        _mm256_storeu_ps(queries + 104, scaled0);
+    }
+    {
+        const __m256 q0 = _mm256_loadu_ps(queries + 112);
+        const __m256 scaled0 = _mm256_mul_ps(q0, scale);
+        _mm256_storeu_ps(queries + 112, scaled0);
+    }
+    {
+        const __m256 q0 = _mm256_loadu_ps(queries + 120);
+        const __m256 scaled0 = _mm256_mul_ps(q0, scale);
+        _mm256_storeu_ps(queries + 120, scaled0);
     }
 }
 
@@ -135,8 +213,7 @@ static void scores_12keys_8(const float *restrict key_rows, const uint8_t *key_k
 {
     __m256 max0 = _mm256_loadu_ps(maxima);
     const __m256 hidden = _mm256_castsi256_ps(_mm256_set1_epi32((int)0xff800000u));
-    for (size_t tile = 0; tile < 2; tile++) {
-        const float *keys = key_rows + 192 * tile;
+    {
         /* 12 keys x 8 queries */
         __m256 c0_0 = _mm256_setzero_ps();
         __m256 c1_0 = _mm256_setzero_ps();
@@ -150,175 +227,1004 @@ static void scores_12keys_8(const float *restrict key_rows, const uint8_t *key_k
         __m256 c9_0 = _mm256_setzero_ps();
         __m256 c10_0 = _mm256_setzero_ps();
         __m256 c11_0 = _mm256_setzero_ps();
-        for (size_t k = 0; k < 16; k += 4) {
-            {
-                const __m256 b0 = _mm256_loadu_ps(queries + 8 * k);
-                const __m256 a0 = _mm256_broadcast_ss(keys + k);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                const __m256 a1 = _mm256_broadcast_ss(keys + k + 16);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                const __m256 a2 = _mm256_broadcast_ss(keys + k + 32);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                const __m256 a3 = _mm256_broadcast_ss(keys + k + 48);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                const __m256 a4 = _mm256_broadcast_ss(keys + k + 64);
-                c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
-                const __m256 a5 = _mm256_broadcast_ss(keys + k + 80);
-                c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
-                const __m256 a6 = _mm256_broadcast_ss(keys + k + 96);
-                c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
-                const __m256 a7 = _mm256_broadcast_ss(keys + k + 112);
-                c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
-                const __m256 a8 = _mm256_broadcast_ss(keys + k + 128);
-                c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
-                const __m256 a9 = _mm256_broadcast_ss(keys + k + 144);
-                c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
-                const __m256 a10 = _mm256_broadcast_ss(keys + k + 160);
-                c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
-                const __m256 a11 = _mm256_broadcast_ss(keys + k + 176);
-                c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(queries + 8 * k + 8);
-                const __m256 a0 = _mm256_broadcast_ss(keys + k + 1);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                const __m256 a1 = _mm256_broadcast_ss(keys + k + 17);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                const __m256 a2 = _mm256_broadcast_ss(keys + k + 33);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                const __m256 a3 = _mm256_broadcast_ss(keys + k + 49);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                const __m256 a4 = _mm256_broadcast_ss(keys + k + 65);
-                c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
-                const __m256 a5 = _mm256_broadcast_ss(keys + k + 81);
-                c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
-                const __m256 a6 = _mm256_broadcast_ss(keys + k + 97);
-                c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
-                const __m256 a7 = _mm256_broadcast_ss(keys + k + 113);
-                c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
-                const __m256 a8 = _mm256_broadcast_ss(keys + k + 129);
-                c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
-                const __m256 a9 = _mm256_broadcast_ss(keys + k + 145);
-                c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
-                const __m256 a10 = _mm256_broadcast_ss(keys + k + 161);
-                c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
-                const __m256 a11 = _mm256_broadcast_ss(keys + k + 177);
-                c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(queries + 8 * k + 16);
-                const __m256 a0 = _mm256_broadcast_ss(keys + k + 2);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                const __m256 a1 = _mm256_broadcast_ss(keys + k + 18);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                const __m256 a2 = _mm256_broadcast_ss(keys + k + 34);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                const __m256 a3 = _mm256_broadcast_ss(keys + k + 50);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                const __m256 a4 = _mm256_broadcast_ss(keys + k + 66);
-                c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
-                const __m256 a5 = _mm256_broadcast_ss(keys + k + 82);
-                c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
-                const __m256 a6 = _mm256_broadcast_ss(keys + k + 98);
-                c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
-                const __m256 a7 = _mm256_broadcast_ss(keys + k + 114);
-                c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
-                const __m256 a8 = _mm256_broadcast_ss(keys + k + 130);
-                c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
-                const __m256 a9 = _mm256_broadcast_ss(keys + k + 146);
-                c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
-                const __m256 a10 = _mm256_broadcast_ss(keys + k + 162);
-                c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
-                const __m256 a11 = _mm256_broadcast_ss(keys + k + 178);
-                c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(queries + 8 * k + 24);
-                const __m256 a0 = _mm256_broadcast_ss(keys + k + 3);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                const __m256 a1 = _mm256_broadcast_ss(keys + k + 19);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                const __m256 a2 = _mm256_broadcast_ss(keys + k + 35);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                const __m256 a3 = _mm256_broadcast_ss(keys + k + 51);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                const __m256 a4 = _mm256_broadcast_ss(keys + k + 67);
-                c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
-                const __m256 a5 = _mm256_broadcast_ss(keys + k + 83);
-                c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
-                const __m256 a6 = _mm256_broadcast_ss(keys + k + 99);
-                c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
-                const __m256 a7 = _mm256_broadcast_ss(keys + k + 115);
-                c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
-                const __m256 a8 = _mm256_broadcast_ss(keys + k + 131);
-                c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
-                const __m256 a9 = _mm256_broadcast_ss(keys + k + 147);
-                c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
-                const __m256 a10 = _mm256_broadcast_ss(keys + k + 163);
-                c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
-                const __m256 a11 = _mm256_broadcast_ss(keys + k + 179);
-                c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
-            }
+        {
+            const __m256 b0 = _mm256_loadu_ps(queries);
+            const __m256 a0 = _mm256_broadcast_ss(key_rows);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            const __m256 a1 = _mm256_broadcast_ss(key_rows + 16);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            const __m256 a2 = _mm256_broadcast_ss(key_rows + 32);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            const __m256 a3 = _mm256_broadcast_ss(key_rows + 48);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            const __m256 a4 = _mm256_broadcast_ss(key_rows + 64);
+            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+            const __m256 a5 = _mm256_broadcast_ss(key_rows + 80);
+            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+            const __m256 a6 = _mm256_broadcast_ss(key_rows + 96);
+            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+            const __m256 a7 = _mm256_broadcast_ss(key_rows + 112);
+            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+            const __m256 a8 = _mm256_broadcast_ss(key_rows + 128);
+            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+            const __m256 a9 = _mm256_broadcast_ss(key_rows + 144);
+            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+            const __m256 a10 = _mm256_broadcast_ss(key_rows + 160);
+            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+            const __m256 a11 = _mm256_broadcast_ss(key_rows + 176);
+            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
         }
-        const int kept0 = key_keep[12 * tile] != 0;
+        {
+            const __m256 b0 = _mm256_loadu_ps(queries + 8);
+            const __m256 a0 = _mm256_broadcast_ss(key_rows + 1);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            const __m256 a1 = _mm256_broadcast_ss(key_rows + 17);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            const __m256 a2 = _mm256_broadcast_ss(key_rows + 33);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            const __m256 a3 = _mm256_broadcast_ss(key_rows + 49);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            const __m256 a4 = _mm256_broadcast_ss(key_rows + 65);
+            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+            const __m256 a5 = _mm256_broadcast_ss(key_rows + 81);
+            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+            const __m256 a6 = _mm256_broadcast_ss(key_rows + 97);
+            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+            const __m256 a7 = _mm256_broadcast_ss(key_rows + 113);
+            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+            const __m256 a8 = _mm256_broadcast_ss(key_rows + 129);
+            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+            const __m256 a9 = _mm256_broadcast_ss(key_rows + 145);
+            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+            const __m256 a10 = _mm256_broadcast_ss(key_rows + 161);
+            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+            const __m256 a11 = _mm256_broadcast_ss(key_rows + 177);
+            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(queries + 16);
+            const __m256 a0 = _mm256_broadcast_ss(key_rows + 2);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            const __m256 a1 = _mm256_broadcast_ss(key_rows + 18);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            const __m256 a2 = _mm256_broadcast_ss(key_rows + 34);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            const __m256 a3 = _mm256_broadcast_ss(key_rows + 50);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            const __m256 a4 = _mm256_broadcast_ss(key_rows + 66);
+            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+            const __m256 a5 = _mm256_broadcast_ss(key_rows + 82);
+            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+            const __m256 a6 = _mm256_broadcast_ss(key_rows + 98);
+            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+            const __m256 a7 = _mm256_broadcast_ss(key_rows + 114);
+            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+            const __m256 a8 = _mm256_broadcast_ss(key_rows + 130);
+            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+            const __m256 a9 = _mm256_broadcast_ss(key_rows + 146);
+            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+            const __m256 a10 = _mm256_broadcast_ss(key_rows + 162);
+            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+            const __m256 a11 = _mm256_broadcast_ss(key_rows + 178);
+            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(queries + 24);
+            const __m256 a0 = _mm256_broadcast_ss(key_rows + 3);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            const __m256 a1 = _mm256_broadcast_ss(key_rows + 19);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            const __m256 a2 = _mm256_broadcast_ss(key_rows + 35);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            const __m256 a3 = _mm256_broadcast_ss(key_rows + 51);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            const __m256 a4 = _mm256_broadcast_ss(key_rows + 67);
+            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+            const __m256 a5 = _mm256_broadcast_ss(key_rows + 83);
+            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+            const __m256 a6 = _mm256_broadcast_ss(key_rows + 99);
+            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+            const __m256 a7 = _mm256_broadcast_ss(key_rows + 115);
+            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+            const __m256 a8 = _mm256_broadcast_ss(key_rows + 131);
+            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+            const __m256 a9 = _mm256_broadcast_ss(key_rows + 147);
+            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+            const __m256 a10 = _mm256_broadcast_ss(key_rows + 163);
+            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+            const __m256 a11 = _mm256_broadcast_ss(key_rows + 179);
+            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(queries + 32);
+            const __m256 a0 = _mm256_broadcast_ss(key_rows + 4);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            const __m256 a1 = _mm256_broadcast_ss(key_rows + 20);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            const __m256 a2 = _mm256_broadcast_ss(key_rows + 36);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            const __m256 a3 = _mm256_broadcast_ss(key_rows + 52);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            const __m256 a4 = _mm256_broadcast_ss(key_rows + 68);
+            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+            const __m256 a5 = _mm256_broadcast_ss(key_rows + 84);
+            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+            const __m256 a6 = _mm256_broadcast_ss(key_rows + 100);
+            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+            const __m256 a7 = _mm256_broadcast_ss(key_rows + 116);
+            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+            const __m256 a8 = _mm256_broadcast_ss(key_rows + 132);
+            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+            const __m256 a9 = _mm256_broadcast_ss(key_rows + 148);
+            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+            const __m256 a10 = _mm256_broadcast_ss(key_rows + 164);
+            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+            const __m256 a11 = _mm256_broadcast_ss(key_rows + 180);
+            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(queries + 40);
+            const __m256 a0 = _mm256_broadcast_ss(key_rows + 5);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            const __m256 a1 = _mm256_broadcast_ss(key_rows + 21);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            const __m256 a2 = _mm256_broadcast_ss(key_rows + 37);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            const __m256 a3 = _mm256_broadcast_ss(key_rows + 53);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            const __m256 a4 = _mm256_broadcast_ss(key_rows + 69);
+            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+            const __m256 a5 = _mm256_broadcast_ss(key_rows + 85);
+            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+            const __m256 a6 = _mm256_broadcast_ss(key_rows + 101);
+            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+            const __m256 a7 = _mm256_broadcast_ss(key_rows + 117);
+            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+            const __m256 a8 = _mm256_broadcast_ss(key_rows + 133);
+            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+            const __m256 a9 = _mm256_broadcast_ss(key_rows + 149);
+            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+            const __m256 a10 = _mm256_broadcast_ss(key_rows + 165);
+            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+            const __m256 a11 = _mm256_broadcast_ss(key_rows + 181);
+            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(queries + 48);
+            const __m256 a0 = _mm256_broadcast_ss(key_rows + 6);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            const __m256 a1 = _mm256_broadcast_ss(key_rows + 22);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            const __m256 a2 = _mm256_broadcast_ss(key_rows + 38);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            const __m256 a3 = _mm256_broadcast_ss(key_rows + 54);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            const __m256 a4 = _mm256_broadcast_ss(key_rows + 70);
+            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+            const __m256 a5 = _mm256_broadcast_ss(key_rows + 86);
+            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+            const __m256 a6 = _mm256_broadcast_ss(key_rows + 102);
+            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+            const __m256 a7 = _mm256_broadcast_ss(key_rows + 118);
+            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+            const __m256 a8 = _mm256_broadcast_ss(key_rows + 134);
+            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+            const __m256 a9 = _mm256_broadcast_ss(key_rows + 150);
+            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+            const __m256 a10 = _mm256_broadcast_ss(key_rows + 166);
+            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+            const __m256 a11 = _mm256_broadcast_ss(key_rows + 182);
+            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(queries + 56);
+            const __m256 a0 = _mm256_broadcast_ss(key_rows + 7);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            const __m256 a1 = _mm256_broadcast_ss(key_rows + 23);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            const __m256 a2 = _mm256_broadcast_ss(key_rows + 39);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            const __m256 a3 = _mm256_broadcast_ss(key_rows + 55);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            const __m256 a4 = _mm256_broadcast_ss(key_rows + 71);
+            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+            const __m256 a5 = _mm256_broadcast_ss(key_rows + 87);
+            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+            const __m256 a6 = _mm256_broadcast_ss(key_rows + 103);
+            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+            const __m256 a7 = _mm256_broadcast_ss(key_rows + 119);
+            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+            const __m256 a8 = _mm256_broadcast_ss(key_rows + 135);
+            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+            const __m256 a9 = _mm256_broadcast_ss(key_rows + 151);
+            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+            const __m256 a10 = _mm256_broadcast_ss(key_rows + 167);
+            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+            const __m256 a11 = _mm256_broadcast_ss(key_rows + 183);
+            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(queries + 64);
+            const __m256 a0 = _mm256_broadcast_ss(key_rows + 8);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            const __m256 a1 = _mm256_broadcast_ss(key_rows + 24);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            const __m256 a2 = _mm256_broadcast_ss(key_rows + 40);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            const __m256 a3 = _mm256_broadcast_ss(key_rows + 56);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            const __m256 a4 = _mm256_broadcast_ss(key_rows + 72);
+            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+            const __m256 a5 = _mm256_broadcast_ss(key_rows + 88);
+            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+            const __m256 a6 = _mm256_broadcast_ss(key_rows + 104);
+            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+            const __m256 a7 = _mm256_broadcast_ss(key_rows + 120);
+            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+            const __m256 a8 = _mm256_broadcast_ss(key_rows + 136);
+            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+            const __m256 a9 = _mm256_broadcast_ss(key_rows + 152);
+            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+            const __m256 a10 = _mm256_broadcast_ss(key_rows + 168);
+            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+            const __m256 a11 = _mm256_broadcast_ss(key_rows + 184);
+            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(queries + 72);
+            const __m256 a0 = _mm256_broadcast_ss(key_rows + 9);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            const __m256 a1 = _mm256_broadcast_ss(key_rows + 25);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            const __m256 a2 = _mm256_broadcast_ss(key_rows + 41);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            const __m256 a3 = _mm256_broadcast_ss(key_rows + 57);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            const __m256 a4 = _mm256_broadcast_ss(key_rows + 73);
+            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+            const __m256 a5 = _mm256_broadcast_ss(key_rows + 89);
+            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+            const __m256 a6 = _mm256_broadcast_ss(key_rows + 105);
+            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+            const __m256 a7 = _mm256_broadcast_ss(key_rows + 121);
+            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+            const __m256 a8 = _mm256_broadcast_ss(key_rows + 137);
+            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+            const __m256 a9 = _mm256_broadcast_ss(key_rows + 153);
+            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+            const __m256 a10 = _mm256_broadcast_ss(key_rows + 169);
+            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+            const __m256 a11 = _mm256_broadcast_ss(key_rows + 185);
+            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(queries + 80);
+            const __m256 a0 = _mm256_broadcast_ss(key_rows + 10);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            const __m256 a1 = _mm256_broadcast_ss(key_rows + 26);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            const __m256 a2 = _mm256_broadcast_ss(key_rows + 42);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            const __m256 a3 = _mm256_broadcast_ss(key_rows + 58);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            const __m256 a4 = _mm256_broadcast_ss(key_rows + 74);
+            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+            const __m256 a5 = _mm256_broadcast_ss(key_rows + 90);
+            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+            const __m256 a6 = _mm256_broadcast_ss(key_rows + 106);
+            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+            const __m256 a7 = _mm256_broadcast_ss(key_rows + 122);
+            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+            const __m256 a8 = _mm256_broadcast_ss(key_rows + 138);
+            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+            const __m256 a9 = _mm256_broadcast_ss(key_rows + 154);
+            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+            const __m256 a10 = _mm256_broadcast_ss(key_rows + 170);
+            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+            const __m256 a11 = _mm256_broadcast_ss(key_rows + 186);
+            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(queries + 88);
+            const __m256 a0 = _mm256_broadcast_ss(key_rows + 11);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            const __m256 a1 = _mm256_broadcast_ss(key_rows + 27);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            const __m256 a2 = _mm256_broadcast_ss(key_rows + 43);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            const __m256 a3 = _mm256_broadcast_ss(key_rows + 59);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            const __m256 a4 = _mm256_broadcast_ss(key_rows + 75);
+            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+            const __m256 a5 = _mm256_broadcast_ss(key_rows + 91);
+            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+            const __m256 a6 = _mm256_broadcast_ss(key_rows + 107);
+            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+            const __m256 a7 = _mm256_broadcast_ss(key_rows + 123);
+            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+            const __m256 a8 = _mm256_broadcast_ss(key_rows + 139);
+            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+            const __m256 a9 = _mm256_broadcast_ss(key_rows + 155);
+            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+            const __m256 a10 = _mm256_broadcast_ss(key_rows + 171);
+            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+            const __m256 a11 = _mm256_broadcast_ss(key_rows + 187);
+            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(queries + 96);
+            const __m256 a0 = _mm256_broadcast_ss(key_rows + 12);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            const __m256 a1 = _mm256_broadcast_ss(key_rows + 28);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            const __m256 a2 = _mm256_broadcast_ss(key_rows + 44);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            const __m256 a3 = _mm256_broadcast_ss(key_rows + 60);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            const __m256 a4 = _mm256_broadcast_ss(key_rows + 76);
+            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+            const __m256 a5 = _mm256_broadcast_ss(key_rows + 92);
+            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+            const __m256 a6 = _mm256_broadcast_ss(key_rows + 108);
+            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+            const __m256 a7 = _mm256_broadcast_ss(key_rows + 124);
+            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+            const __m256 a8 = _mm256_broadcast_ss(key_rows + 140);
+            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+            const __m256 a9 = _mm256_broadcast_ss(key_rows + 156);
+            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+            const __m256 a10 = _mm256_broadcast_ss(key_rows + 172);
+            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+            const __m256 a11 = _mm256_broadcast_ss(key_rows + 188);
+            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(queries + 104);
+            const __m256 a0 = _mm256_broadcast_ss(key_rows + 13);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            const __m256 a1 = _mm256_broadcast_ss(key_rows + 29);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            const __m256 a2 = _mm256_broadcast_ss(key_rows + 45);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            const __m256 a3 = _mm256_broadcast_ss(key_rows + 61);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            const __m256 a4 = _mm256_broadcast_ss(key_rows + 77);
+            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+            const __m256 a5 = _mm256_broadcast_ss(key_rows + 93);
+            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+            const __m256 a6 = _mm256_broadcast_ss(key_rows + 109);
+            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+            const __m256 a7 = _mm256_broadcast_ss(key_rows + 125);
+            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+            const __m256 a8 = _mm256_broadcast_ss(key_rows + 141);
+            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+            const __m256 a9 = _mm256_broadcast_ss(key_rows + 157);
+            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+            const __m256 a10 = _mm256_broadcast_ss(key_rows + 173);
+            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+            const __m256 a11 = _mm256_broadcast_ss(key_rows + 189);
+            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(queries + 112);
+            const __m256 a0 = _mm256_broadcast_ss(key_rows + 14);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            const __m256 a1 = _mm256_broadcast_ss(key_rows + 30);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            const __m256 a2 = _mm256_broadcast_ss(key_rows + 46);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            const __m256 a3 = _mm256_broadcast_ss(key_rows + 62);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            const __m256 a4 = _mm256_broadcast_ss(key_rows + 78);
+            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+            const __m256 a5 = _mm256_broadcast_ss(key_rows + 94);
+            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+            const __m256 a6 = _mm256_broadcast_ss(key_rows + 110);
+            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+            const __m256 a7 = _mm256_broadcast_ss(key_rows + 126);
+            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+            const __m256 a8 = _mm256_broadcast_ss(key_rows + 142);
+            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+            const __m256 a9 = _mm256_broadcast_ss(key_rows + 158);
+            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+            const __m256 a10 = _mm256_broadcast_ss(key_rows + 174);
+            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+            const __m256 a11 = _mm256_broadcast_ss(key_rows + 190);
+            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(queries + 120);
+            const __m256 a0 = _mm256_broadcast_ss(key_rows + 15);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            const __m256 a1 = _mm256_broadcast_ss(key_rows + 31);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            const __m256 a2 = _mm256_broadcast_ss(key_rows + 47);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            const __m256 a3 = _mm256_broadcast_ss(key_rows + 63);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            const __m256 a4 = _mm256_broadcast_ss(key_rows + 79);
+            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+            const __m256 a5 = _mm256_broadcast_ss(key_rows + 95);
+            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+            const __m256 a6 = _mm256_broadcast_ss(key_rows + 111);
+            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+            const __m256 a7 = _mm256_broadcast_ss(key_rows + 127);
+            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+            const __m256 a8 = _mm256_broadcast_ss(key_rows + 143);
+            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+            const __m256 a9 = _mm256_broadcast_ss(key_rows + 159);
+            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+            const __m256 a10 = _mm256_broadcast_ss(key_rows + 175);
+            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+            const __m256 a11 = _mm256_broadcast_ss(key_rows + 191);
+            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+        }
+        const int kept0 = key_keep[0] != 0;
         const __m256 row0 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept0)));
         const __m256 s0_0 = _mm256_blendv_ps(hidden, c0_0, row0);
-        _mm256_storeu_ps(scores + 96 * tile, s0_0);
+        _mm256_storeu_ps(scores, s0_0);
         max0 = _mm256_max_ps(max0, s0_0);
-        const int kept1 = key_keep[12 * tile + 1] != 0;
+        const int kept1 = key_keep[1] != 0;
         const __m256 row1 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept1)));
         const __m256 s1_0 = _mm256_blendv_ps(hidden, c1_0, row1);
-        _mm256_storeu_ps(scores + 96 * tile + 8, s1_0);
+        _mm256_storeu_ps(scores + 8, s1_0);
         max0 = _mm256_max_ps(max0, s1_0);
-        const int kept2 = key_keep[12 * tile + 2] != 0;
+        const int kept2 = key_keep[2] != 0;
         const __m256 row2 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept2)));
         const __m256 s2_0 = _mm256_blendv_ps(hidden, c2_0, row2);
-        _mm256_storeu_ps(scores + 96 * tile + 16, s2_0);
+        _mm256_storeu_ps(scores + 16, s2_0);
         max0 = _mm256_max_ps(max0, s2_0);
-        const int kept3 = key_keep[12 * tile + 3] != 0;
+        const int kept3 = key_keep[3] != 0;
         const __m256 row3 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept3)));
         const __m256 s3_0 = _mm256_blendv_ps(hidden, c3_0, row3);
-        _mm256_storeu_ps(scores + 96 * tile + 24, s3_0);
+        _mm256_storeu_ps(scores + 24, s3_0);
         max0 = _mm256_max_ps(max0, s3_0);
-        const int kept4 = key_keep[12 * tile + 4] != 0;
+        const int kept4 = key_keep[4] != 0;
         const __m256 row4 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept4)));
         const __m256 s4_0 = _mm256_blendv_ps(hidden, c4_0, row4);
-        _mm256_storeu_ps(scores + 96 * tile + 32, s4_0);
+        _mm256_storeu_ps(scores + 32, s4_0);
         max0 = _mm256_max_ps(max0, s4_0);
-        const int kept5 = key_keep[12 * tile + 5] != 0;
+        const int kept5 = key_keep[5] != 0;
         const __m256 row5 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept5)));
         const __m256 s5_0 = _mm256_blendv_ps(hidden, c5_0, row5);
-        _mm256_storeu_ps(scores + 96 * tile + 40, s5_0);
+        _mm256_storeu_ps(scores + 40, s5_0);
         max0 = _mm256_max_ps(max0, s5_0);
-        const int kept6 = key_keep[12 * tile + 6] != 0;
+        const int kept6 = key_keep[6] != 0;
         const __m256 row6 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept6)));
         const __m256 s6_0 = _mm256_blendv_ps(hidden, c6_0, row6);
-        _mm256_storeu_ps(scores + 96 * tile + 48, s6_0);
+        _mm256_storeu_ps(scores + 48, s6_0);
         max0 = _mm256_max_ps(max0, s6_0);
-        const int kept7 = key_keep[12 * tile + 7] != 0;
+        const int kept7 = key_keep[7] != 0;
         const __m256 row7 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept7)));
         const __m256 s7_0 = _mm256_blendv_ps(hidden, c7_0, row7);
-        _mm256_storeu_ps(scores + 96 * tile + 56, s7_0);
+        _mm256_storeu_ps(scores + 56, s7_0);
         max0 = _mm256_max_ps(max0, s7_0);
-        const int kept8 = key_keep[12 * tile + 8] != 0;
+        const int kept8 = key_keep[8] != 0;
         const __m256 row8 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept8)));
         const __m256 s8_0 = _mm256_blendv_ps(hidden, c8_0, row8);
-        _mm256_storeu_ps(scores + 96 * tile + 64, s8_0);
+        _mm256_storeu_ps(scores + 64, s8_0);
         max0 = _mm256_max_ps(max0, s8_0);
-        const int kept9 = key_keep[12 * tile + 9] != 0;
+        const int kept9 = key_keep[9] != 0;
         const __m256 row9 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept9)));
         const __m256 s9_0 = _mm256_blendv_ps(hidden, c9_0, row9);
-        _mm256_storeu_ps(scores + 96 * tile + 72, s9_0);
+        _mm256_storeu_ps(scores + 72, s9_0);
         max0 = _mm256_max_ps(max0, s9_0);
-        const int kept10 = key_keep[12 * tile + 10] != 0;
+        const int kept10 = key_keep[10] != 0;
         const __m256 row10 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept10)));
         const __m256 s10_0 = _mm256_blendv_ps(hidden, c10_0, row10);
-        _mm256_storeu_ps(scores + 96 * tile + 80, s10_0);
+        _mm256_storeu_ps(scores + 80, s10_0);
         max0 = _mm256_max_ps(max0, s10_0);
-        const int kept11 = key_keep[12 * tile + 11] != 0;
+        const int kept11 = key_keep[11] != 0;
         const __m256 row11 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept11)));
         const __m256 s11_0 = _mm256_blendv_ps(hidden, c11_0, row11);
-        _mm256_storeu_ps(scores + 96 * tile + 88, s11_0);
+        _mm256_storeu_ps(scores + 88, s11_0);
+        max0 = _mm256_max_ps(max0, s11_0);
+    }
+    {
+        /* 12 keys x 8 queries */
+        __m256 c0_0 = _mm256_setzero_ps();
+        __m256 c1_0 = _mm256_setzero_ps();
+        __m256 c2_0 = _mm256_setzero_ps();
+        __m256 c3_0 = _mm256_setzero_ps();
+        __m256 c4_0 = _mm256_setzero_ps();
+        __m256 c5_0 = _mm256_setzero_ps();
+        __m256 c6_0 = _mm256_setzero_ps();
+        __m256 c7_0 = _mm256_setzero_ps();
+        __m256 c8_0 = _mm256_setzero_ps();
+        __m256 c9_0 = _mm256_setzero_ps();
+        __m256 c10_0 = _mm256_setzero_ps();
+        __m256 c11_0 = _mm256_setzero_ps();
+        {
+            const __m256 b0 = _mm256_loadu_ps(queries);
+            const __m256 a0 = _mm256_broadcast_ss(key_rows + 192);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            const __m256 a1 = _mm256_broadcast_ss(key_rows + 208);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            const __m256 a2 = _mm256_broadcast_ss(key_rows + 224);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            const __m256 a3 = _mm256_broadcast_ss(key_rows + 240);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            const __m256 a4 = _mm256_broadcast_ss(key_rows + 256);
+            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+            const __m256 a5 = _mm256_broadcast_ss(key_rows + 272);
+            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+            const __m256 a6 = _mm256_broadcast_ss(key_rows + 288);
+            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+            const __m256 a7 = _mm256_broadcast_ss(key_rows + 304);
+            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+            const __m256 a8 = _mm256_broadcast_ss(key_rows + 320);
+            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+            const __m256 a9 = _mm256_broadcast_ss(key_rows + 336);
+            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+            const __m256 a10 = _mm256_broadcast_ss(key_rows + 352);
+            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+            const __m256 a11 = _mm256_broadcast_ss(key_rows + 368);
+            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(queries + 8);
+            const __m256 a0 = _mm256_broadcast_ss(key_rows + 193);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            const __m256 a1 = _mm256_broadcast_ss(key_rows + 209);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            const __m256 a2 = _mm256_broadcast_ss(key_rows + 225);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            const __m256 a3 = _mm256_broadcast_ss(key_rows + 241);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            const __m256 a4 = _mm256_broadcast_ss(key_rows + 257);
+            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+            const __m256 a5 = _mm256_broadcast_ss(key_rows + 273);
+            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+            const __m256 a6 = _mm256_broadcast_ss(key_rows + 289);
+            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+            const __m256 a7 = _mm256_broadcast_ss(key_rows + 305);
+            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+            const __m256 a8 = _mm256_broadcast_ss(key_rows + 321);
+            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+            const __m256 a9 = _mm256_broadcast_ss(key_rows + 337);
+            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+            const __m256 a10 = _mm256_broadcast_ss(key_rows + 353);
+            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+            const __m256 a11 = _mm256_broadcast_ss(key_rows + 369);
+            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(queries + 16);
+            const __m256 a0 = _mm256_broadcast_ss(key_rows + 194);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            const __m256 a1 = _mm256_broadcast_ss(key_rows + 210);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            const __m256 a2 = _mm256_broadcast_ss(key_rows + 226);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            const __m256 a3 = _mm256_broadcast_ss(key_rows + 242);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            const __m256 a4 = _mm256_broadcast_ss(key_rows + 258);
+            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+            const __m256 a5 = _mm256_broadcast_ss(key_rows + 274);
+            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+            const __m256 a6 = _mm256_broadcast_ss(key_rows + 290);
+            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+            const __m256 a7 = _mm256_broadcast_ss(key_rows + 306);
+            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+            const __m256 a8 = _mm256_broadcast_ss(key_rows + 322);
+            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+            const __m256 a9 = _mm256_broadcast_ss(key_rows + 338);
+            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+            const __m256 a10 = _mm256_broadcast_ss(key_rows + 354);
+            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+            const __m256 a11 = _mm256_broadcast_ss(key_rows + 370);
+            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(queries + 24);
+            const __m256 a0 = _mm256_broadcast_ss(key_rows + 195);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            const __m256 a1 = _mm256_broadcast_ss(key_rows + 211);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            const __m256 a2 = _mm256_broadcast_ss(key_rows + 227);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            const __m256 a3 = _mm256_broadcast_ss(key_rows + 243);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            const __m256 a4 = _mm256_broadcast_ss(key_rows + 259);
+            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+            const __m256 a5 = _mm256_broadcast_ss(key_rows + 275);
+            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+            const __m256 a6 = _mm256_broadcast_ss(key_rows + 291);
+            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+            const __m256 a7 = _mm256_broadcast_ss(key_rows + 307);
+            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+            const __m256 a8 = _mm256_broadcast_ss(key_rows + 323);
+            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+            const __m256 a9 = _mm256_broadcast_ss(key_rows + 339);
+            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+            const __m256 a10 = _mm256_broadcast_ss(key_rows + 355);
+            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+            const __m256 a11 = _mm256_broadcast_ss(key_rows + 371);
+            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(queries + 32);
+            const __m256 a0 = _mm256_broadcast_ss(key_rows + 196);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            const __m256 a1 = _mm256_broadcast_ss(key_rows + 212);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            const __m256 a2 = _mm256_broadcast_ss(key_rows + 228);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            const __m256 a3 = _mm256_broadcast_ss(key_rows + 244);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            const __m256 a4 = _mm256_broadcast_ss(key_rows + 260);
+            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+            const __m256 a5 = _mm256_broadcast_ss(key_rows + 276);
+            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+            const __m256 a6 = _mm256_broadcast_ss(key_rows + 292);
+            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+            const __m256 a7 = _mm256_broadcast_ss(key_rows + 308);
+            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+            const __m256 a8 = _mm256_broadcast_ss(key_rows + 324);
+            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+            const __m256 a9 = _mm256_broadcast_ss(key_rows + 340);
+            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+            const __m256 a10 = _mm256_broadcast_ss(key_rows + 356);
+            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+            const __m256 a11 = _mm256_broadcast_ss(key_rows + 372);
+            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(queries + 40);
+            const __m256 a0 = _mm256_broadcast_ss(key_rows + 197);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            const __m256 a1 = _mm256_broadcast_ss(key_rows + 213);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            const __m256 a2 = _mm256_broadcast_ss(key_rows + 229);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            const __m256 a3 = _mm256_broadcast_ss(key_rows + 245);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            const __m256 a4 = _mm256_broadcast_ss(key_rows + 261);
+            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+            const __m256 a5 = _mm256_broadcast_ss(key_rows + 277);
+            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+            const __m256 a6 = _mm256_broadcast_ss(key_rows + 293);
+            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+            const __m256 a7 = _mm256_broadcast_ss(key_rows + 309);
+            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+            const __m256 a8 = _mm256_broadcast_ss(key_rows + 325);
+            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+            const __m256 a9 = _mm256_broadcast_ss(key_rows + 341);
+            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+            const __m256 a10 = _mm256_broadcast_ss(key_rows + 357);
+            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+            const __m256 a11 = _mm256_broadcast_ss(key_rows + 373);
+            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(queries + 48);
+            const __m256 a0 = _mm256_broadcast_ss(key_rows + 198);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            const __m256 a1 = _mm256_broadcast_ss(key_rows + 214);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            const __m256 a2 = _mm256_broadcast_ss(key_rows + 230);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            const __m256 a3 = _mm256_broadcast_ss(key_rows + 246);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            const __m256 a4 = _mm256_broadcast_ss(key_rows + 262);
+            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+            const __m256 a5 = _mm256_broadcast_ss(key_rows + 278);
+            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+            const __m256 a6 = _mm256_broadcast_ss(key_rows + 294);
+            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+            const __m256 a7 = _mm256_broadcast_ss(key_rows + 310);
+            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+            const __m256 a8 = _mm256_broadcast_ss(key_rows + 326);
+            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+            const __m256 a9 = _mm256_broadcast_ss(key_rows + 342);
+            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+            const __m256 a10 = _mm256_broadcast_ss(key_rows + 358);
+            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+            const __m256 a11 = _mm256_broadcast_ss(key_rows + 374);
+            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(queries + 56);
+            const __m256 a0 = _mm256_broadcast_ss(key_rows + 199);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            const __m256 a1 = _mm256_broadcast_ss(key_rows + 215);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            const __m256 a2 = _mm256_broadcast_ss(key_rows + 231);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            const __m256 a3 = _mm256_broadcast_ss(key_rows + 247);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            const __m256 a4 = _mm256_broadcast_ss(key_rows + 263);
+            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+            const __m256 a5 = _mm256_broadcast_ss(key_rows + 279);
+            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+            const __m256 a6 = _mm256_broadcast_ss(key_rows + 295);
+            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+            const __m256 a7 = _mm256_broadcast_ss(key_rows + 311);
+            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+            const __m256 a8 = _mm256_broadcast_ss(key_rows + 327);
+            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+            const __m256 a9 = _mm256_broadcast_ss(key_rows + 343);
+            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+            const __m256 a10 = _mm256_broadcast_ss(key_rows + 359);
+            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+            const __m256 a11 = _mm256_broadcast_ss(key_rows + 375);
+            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(queries + 64);
+            const __m256 a0 = _mm256_broadcast_ss(key_rows + 200);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            const __m256 a1 = _mm256_broadcast_ss(key_rows + 216);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            const __m256 a2 = _mm256_broadcast_ss(key_rows + 232);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            const __m256 a3 = _mm256_broadcast_ss(key_rows + 248);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            const __m256 a4 = _mm256_broadcast_ss(key_rows + 264);
+            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+            const __m256 a5 = _mm256_broadcast_ss(key_rows + 280);
+            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+            const __m256 a6 = _mm256_broadcast_ss(key_rows + 296);
+            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+            const __m256 a7 = _mm256_broadcast_ss(key_rows + 312);
+            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+            const __m256 a8 = _mm256_broadcast_ss(key_rows + 328);
+            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+            const __m256 a9 = _mm256_broadcast_ss(key_rows + 344);
+            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+            const __m256 a10 = _mm256_broadcast_ss(key_rows + 360);
+            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+            const __m256 a11 = _mm256_broadcast_ss(key_rows + 376);
+            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(queries + 72);
+            const __m256 a0 = _mm256_broadcast_ss(key_rows + 201);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            const __m256 a1 = _mm256_broadcast_ss(key_rows + 217);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            const __m256 a2 = _mm256_broadcast_ss(key_rows + 233);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            const __m256 a3 = _mm256_broadcast_ss(key_rows + 249);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            const __m256 a4 = _mm256_broadcast_ss(key_rows + 265);
+            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+            const __m256 a5 = _mm256_broadcast_ss(key_rows + 281);
+            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+            const __m256 a6 = _mm256_broadcast_ss(key_rows + 297);
+            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+            const __m256 a7 = _mm256_broadcast_ss(key_rows + 313);
+            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+            const __m256 a8 = _mm256_broadcast_ss(key_rows + 329);
+            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+            const __m256 a9 = _mm256_broadcast_ss(key_rows + 345);
+            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+            const __m256 a10 = _mm256_broadcast_ss(key_rows + 361);
+            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+            const __m256 a11 = _mm256_broadcast_ss(key_rows + 377);
+            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(queries + 80);
+            const __m256 a0 = _mm256_broadcast_ss(key_rows + 202);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            const __m256 a1 = _mm256_broadcast_ss(key_rows + 218);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            const __m256 a2 = _mm256_broadcast_ss(key_rows + 234);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            const __m256 a3 = _mm256_broadcast_ss(key_rows + 250);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            const __m256 a4 = _mm256_broadcast_ss(key_rows + 266);
+            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+            const __m256 a5 = _mm256_broadcast_ss(key_rows + 282);
+            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+            const __m256 a6 = _mm256_broadcast_ss(key_rows + 298);
+            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+            const __m256 a7 = _mm256_broadcast_ss(key_rows + 314);
+            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+            const __m256 a8 = _mm256_broadcast_ss(key_rows + 330);
+            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+            const __m256 a9 = _mm256_broadcast_ss(key_rows + 346);
+            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+            const __m256 a10 = _mm256_broadcast_ss(key_rows + 362);
+            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+            const __m256 a11 = _mm256_broadcast_ss(key_rows + 378);
+            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(queries + 88);
+            const __m256 a0 = _mm256_broadcast_ss(key_rows + 203);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            const __m256 a1 = _mm256_broadcast_ss(key_rows + 219);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            const __m256 a2 = _mm256_broadcast_ss(key_rows + 235);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            const __m256 a3 = _mm256_broadcast_ss(key_rows + 251);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            const __m256 a4 = _mm256_broadcast_ss(key_rows + 267);
+            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+            const __m256 a5 = _mm256_broadcast_ss(key_rows + 283);
+            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+            const __m256 a6 = _mm256_broadcast_ss(key_rows + 299);
+            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+            const __m256 a7 = _mm256_broadcast_ss(key_rows + 315);
+            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+            const __m256 a8 = _mm256_broadcast_ss(key_rows + 331);
+            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+            const __m256 a9 = _mm256_broadcast_ss(key_rows + 347);
+            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+            const __m256 a10 = _mm256_broadcast_ss(key_rows + 363);
+            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+            const __m256 a11 = _mm256_broadcast_ss(key_rows + 379);
+            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(queries + 96);
+            const __m256 a0 = _mm256_broadcast_ss(key_rows + 204);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            const __m256 a1 = _mm256_broadcast_ss(key_rows + 220);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            const __m256 a2 = _mm256_broadcast_ss(key_rows + 236);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            const __m256 a3 = _mm256_broadcast_ss(key_rows + 252);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            const __m256 a4 = _mm256_broadcast_ss(key_rows + 268);
+            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+            const __m256 a5 = _mm256_broadcast_ss(key_rows + 284);
+            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+            const __m256 a6 = _mm256_broadcast_ss(key_rows + 300);
+            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+            const __m256 a7 = _mm256_broadcast_ss(key_rows + 316);
+            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+            const __m256 a8 = _mm256_broadcast_ss(key_rows + 332);
+            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+            const __m256 a9 = _mm256_broadcast_ss(key_rows + 348);
+            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+            const __m256 a10 = _mm256_broadcast_ss(key_rows + 364);
+            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+            const __m256 a11 = _mm256_broadcast_ss(key_rows + 380);
+            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(queries + 104);
+            const __m256 a0 = _mm256_broadcast_ss(key_rows + 205);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            const __m256 a1 = _mm256_broadcast_ss(key_rows + 221);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            const __m256 a2 = _mm256_broadcast_ss(key_rows + 237);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            const __m256 a3 = _mm256_broadcast_ss(key_rows + 253);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            const __m256 a4 = _mm256_broadcast_ss(key_rows + 269);
+            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+            const __m256 a5 = _mm256_broadcast_ss(key_rows + 285);
+            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+            const __m256 a6 = _mm256_broadcast_ss(key_rows + 301);
+            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+            const __m256 a7 = _mm256_broadcast_ss(key_rows + 317);
+            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+            const __m256 a8 = _mm256_broadcast_ss(key_rows + 333);
+            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+            const __m256 a9 = _mm256_broadcast_ss(key_rows + 349);
+            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+            const __m256 a10 = _mm256_broadcast_ss(key_rows + 365);
+            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+            const __m256 a11 = _mm256_broadcast_ss(key_rows + 381);
+            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(queries + 112);
+            const __m256 a0 = _mm256_broadcast_ss(key_rows + 206);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            const __m256 a1 = _mm256_broadcast_ss(key_rows + 222);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            const __m256 a2 = _mm256_broadcast_ss(key_rows + 238);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            const __m256 a3 = _mm256_broadcast_ss(key_rows + 254);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            const __m256 a4 = _mm256_broadcast_ss(key_rows + 270);
+            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+            const __m256 a5 = _mm256_broadcast_ss(key_rows + 286);
+            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+            const __m256 a6 = _mm256_broadcast_ss(key_rows + 302);
+            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+            const __m256 a7 = _mm256_broadcast_ss(key_rows + 318);
+            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+            const __m256 a8 = _mm256_broadcast_ss(key_rows + 334);
+            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+            const __m256 a9 = _mm256_broadcast_ss(key_rows + 350);
+            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+            const __m256 a10 = _mm256_broadcast_ss(key_rows + 366);
+            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+            const __m256 a11 = _mm256_broadcast_ss(key_rows + 382);
+            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(queries + 120);
+            const __m256 a0 = _mm256_broadcast_ss(key_rows + 207);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            const __m256 a1 = _mm256_broadcast_ss(key_rows + 223);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            const __m256 a2 = _mm256_broadcast_ss(key_rows + 239);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            const __m256 a3 = _mm256_broadcast_ss(key_rows + 255);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            const __m256 a4 = _mm256_broadcast_ss(key_rows + 271);
+            c4_0 = _mm256_fmadd_ps(a4, b0, c4_0);
+            const __m256 a5 = _mm256_broadcast_ss(key_rows + 287);
+            c5_0 = _mm256_fmadd_ps(a5, b0, c5_0);
+            const __m256 a6 = _mm256_broadcast_ss(key_rows + 303);
+            c6_0 = _mm256_fmadd_ps(a6, b0, c6_0);
+            const __m256 a7 = _mm256_broadcast_ss(key_rows + 319);
+            c7_0 = _mm256_fmadd_ps(a7, b0, c7_0);
+            const __m256 a8 = _mm256_broadcast_ss(key_rows + 335);
+            c8_0 = _mm256_fmadd_ps(a8, b0, c8_0);
+            const __m256 a9 = _mm256_broadcast_ss(key_rows + 351);
+            c9_0 = _mm256_fmadd_ps(a9, b0, c9_0);
+            const __m256 a10 = _mm256_broadcast_ss(key_rows + 367);
+            c10_0 = _mm256_fmadd_ps(a10, b0, c10_0);
+            const __m256 a11 = _mm256_broadcast_ss(key_rows + 383);
+            c11_0 = _mm256_fmadd_ps(a11, b0, c11_0);
+        }
+        const int kept0 = key_keep[12] != 0;
+        const __m256 row0 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept0)));
+        const __m256 s0_0 = _mm256_blendv_ps(hidden, c0_0, row0);
+        _mm256_storeu_ps(scores + 96, s0_0);
+        max0 = _mm256_max_ps(max0, s0_0);
+        const int kept1 = key_keep[13] != 0;
+        const __m256 row1 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept1)));
+        const __m256 s1_0 = _mm256_blendv_ps(hidden, c1_0, row1);
+        _mm256_storeu_ps(scores + 104, s1_0);
+        max0 = _mm256_max_ps(max0, s1_0);
+        const int kept2 = key_keep[14] != 0;
+        const __m256 row2 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept2)));
+        const __m256 s2_0 = _mm256_blendv_ps(hidden, c2_0, row2);
+        _mm256_storeu_ps(scores + 112, s2_0);
+        max0 = _mm256_max_ps(max0, s2_0);
+        const int kept3 = key_keep[15] != 0;
+        const __m256 row3 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept3)));
+        const __m256 s3_0 = _mm256_blendv_ps(hidden, c3_0, row3);
+        _mm256_storeu_ps(scores + 120, s3_0);
+        max0 = _mm256_max_ps(max0, s3_0);
+        const int kept4 = key_keep[16] != 0;
+        const __m256 row4 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept4)));
+        const __m256 s4_0 = _mm256_blendv_ps(hidden, c4_0, row4);
+        _mm256_storeu_ps(scores + 128, s4_0);
+        max0 = _mm256_max_ps(max0, s4_0);
+        const int kept5 = key_keep[17] != 0;
+        const __m256 row5 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept5)));
+        const __m256 s5_0 = _mm256_blendv_ps(hidden, c5_0, row5);
+        _mm256_storeu_ps(scores + 136, s5_0);
+        max0 = _mm256_max_ps(max0, s5_0);
+        const int kept6 = key_keep[18] != 0;
+        const __m256 row6 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept6)));
+        const __m256 s6_0 = _mm256_blendv_ps(hidden, c6_0, row6);
+        _mm256_storeu_ps(scores + 144, s6_0);
+        max0 = _mm256_max_ps(max0, s6_0);
+        const int kept7 = key_keep[19] != 0;
+        const __m256 row7 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept7)));
+        const __m256 s7_0 = _mm256_blendv_ps(hidden, c7_0, row7);
+        _mm256_storeu_ps(scores + 152, s7_0);
+        max0 = _mm256_max_ps(max0, s7_0);
+        const int kept8 = key_keep[20] != 0;
+        const __m256 row8 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept8)));
+        const __m256 s8_0 = _mm256_blendv_ps(hidden, c8_0, row8);
+        _mm256_storeu_ps(scores + 160, s8_0);
+        max0 = _mm256_max_ps(max0, s8_0);
+        const int kept9 = key_keep[21] != 0;
+        const __m256 row9 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept9)));
+        const __m256 s9_0 = _mm256_blendv_ps(hidden, c9_0, row9);
+        _mm256_storeu_ps(scores + 168, s9_0);
+        max0 = _mm256_max_ps(max0, s9_0);
+        const int kept10 = key_keep[22] != 0;
+        const __m256 row10 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept10)));
+        const __m256 s10_0 = _mm256_blendv_ps(hidden, c10_0, row10);
+        _mm256_storeu_ps(scores + 176, s10_0);
+        max0 = _mm256_max_ps(max0, s10_0);
+        const int kept11 = key_keep[23] != 0;
+        const __m256 row11 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept11)));
+        const __m256 s11_0 = _mm256_blendv_ps(hidden, c11_0, row11);
+        _mm256_storeu_ps(scores + 184, s11_0);
         max0 = _mm256_max_ps(max0, s11_0);
     }
     _mm256_storeu_ps(maxima, max0);
@@ -341,12 +1247,173 @@ static void softmax_8(float *restrict scores, float *restrict maxima, float *res
 {
     const __m256 max0 = _mm256_loadu_ps(maxima);
     __m256 sum0 = _mm256_setzero_ps();
-    for (size_t key = 0; key < 24; key++) {
-        const __m256 s0 = _mm256_loadu_ps(scores + 8 * key);
+    {
+        const __m256 s0 = _mm256_loadu_ps(scores);
         const __m256 x0 = _mm256_sub_ps(s0, max0);
         const __m256 p0 = vec_exp2(x0);
         sum0 = _mm256_add_ps(sum0, p0);
-        _mm256_storeu_ps(scores + 8 * key, p0);
+        _mm256_storeu_ps(scores, p0);
+    }
+    {
+        const __m256 s0 = _mm256_loadu_ps(scores + 8);
+        const __m256 x0 = _mm256_sub_ps(s0, max0);
+        const __m256 p0 = vec_exp2(x0);
+        sum0 = _mm256_add_ps(sum0, p0);
+        _mm256_storeu_ps(scores + 8, p0);
+    }
+    {
+        const __m256 s0 = _mm256_loadu_ps(scores + 16);
+        const __m256 x0 = _mm256_sub_ps(s0, max0);
+        const __m256 p0 = vec_exp2(x0);
+        sum0 = _mm256_add_ps(sum0, p0);
+        _mm256_storeu_ps(scores + 16, p0);
+    }
+    {
+        const __m256 s0 = _mm256_loadu_ps(scores + 24);
+        const __m256 x0 = _mm256_sub_ps(s0, max0);
+        const __m256 p0 = vec_exp2(x0);
+        sum0 = _mm256_add_ps(sum0, p0);
+        _mm256_storeu_ps(scores + 24, p0);
+    }
+    {
+        const __m256 s0 = _mm256_loadu_ps(scores + 32);
+        const __m256 x0 = _mm256_sub_ps(s0, max0);
+        const __m256 p0 = vec_exp2(x0);
+        sum0 = _mm256_add_ps(sum0, p0);
+        _mm256_storeu_ps(scores + 32, p0);
+    }
+    {
+        const __m256 s0 = _mm256_loadu_ps(scores + 40);
+        const __m256 x0 = _mm256_sub_ps(s0, max0);
+        const __m256 p0 = vec_exp2(x0);
+        sum0 = _mm256_add_ps(sum0, p0);
+        _mm256_storeu_ps(scores + 40, p0);
+    }
+    {
+        const __m256 s0 = _mm256_loadu_ps(scores + 48);
+        const __m256 x0 = _mm256_sub_ps(s0, max0);
+        const __m256 p0 = vec_exp2(x0);
+        sum0 = _mm256_add_ps(sum0, p0);
+        _mm256_storeu_ps(scores + 48, p0);
+    }
+    {
+        const __m256 s0 = _mm256_loadu_ps(scores + 56);
+        const __m256 x0 = _mm256_sub_ps(s0, max0);
+        const __m256 p0 = vec_exp2(x0);
+        sum0 = _mm256_add_ps(sum0, p0);
+        _mm256_storeu_ps(scores + 56, p0);
+    }
+    {
+        const __m256 s0 = _mm256_loadu_ps(scores + 64);
+        const __m256 x0 = _mm256_sub_ps(s0, max0);
+        const __m256 p0 = vec_exp2(x0);
+        sum0 = _mm256_add_ps(sum0, p0);
+        _mm256_storeu_ps(scores + 64, p0);
+    }
+    {
+        const __m256 s0 = _mm256_loadu_ps(scores + 72);
+        const __m256 x0 = _mm256_sub_ps(s0, max0);
+        const __m256 p0 = vec_exp2(x0);
+        sum0 = _mm256_add_ps(sum0, p0);
+        _mm256_storeu_ps(scores + 72, p0);
+    }
+    {
+        const __m256 s0 = _mm256_loadu_ps(scores + 80);
+        const __m256 x0 = _mm256_sub_ps(s0, max0);
+        const __m256 p0 = vec_exp2(x0);
+        sum0 = _mm256_add_ps(sum0, p0);
+        _mm256_storeu_ps(scores + 80, p0);
+    }
+    {
+        const __m256 s0 = _mm256_loadu_ps(scores + 88);
+        const __m256 x0 = _mm256_sub_ps(s0, max0);
+        const __m256 p0 = vec_exp2(x0);
+        sum0 = _mm256_add_ps(sum0, p0);
+        _mm256_storeu_ps(scores + 88, p0);
+    }
+    {
+        const __m256 s0 = _mm256_loadu_ps(scores + 96);
+        const __m256 x0 = _mm256_sub_ps(s0, max0);
+        const __m256 p0 = vec_exp2(x0);
+        sum0 = _mm256_add_ps(sum0, p0);
+        _mm256_storeu_ps(scores + 96, p0);
+    }
+    {
+        const __m256 s0 = _mm256_loadu_ps(scores + 104);
+        const __m256 x0 = _mm256_sub_ps(s0, max0);
+        const __m256 p0 = vec_exp2(x0);
+        sum0 = _mm256_add_ps(sum0, p0);
+        _mm256_storeu_ps(scores + 104, p0);
+    }
+    {
+        const __m256 s0 = _mm256_loadu_ps(scores + 112);
+        const __m256 x0 = _mm256_sub_ps(s0, max0);
+        const __m256 p0 = vec_exp2(x0);
+        sum0 = _mm256_add_ps(sum0, p0);
+        _mm256_storeu_ps(scores + 112, p0);
+    }
+    {
+        const __m256 s0 = _mm256_loadu_ps(scores + 120);
+        const __m256 x0 = _mm256_sub_ps(s0, max0);
+        const __m256 p0 = vec_exp2(x0);
+        sum0 = _mm256_add_ps(sum0, p0);
+        _mm256_storeu_ps(scores + 120, p0);
+    }
+    {
+        const __m256 s0 = _mm256_loadu_ps(scores + 128);
+        const __m256 x0 = _mm256_sub_ps(s0, max0);
+        const __m256 p0 = vec_exp2(x0);
+        sum0 = _mm256_add_ps(sum0, p0);
+        _mm256_storeu_ps(scores + 128, p0);
+    }
+    {
+        const __m256 s0 = _mm256_loadu_ps(scores + 136);
+        const __m256 x0 = _mm256_sub_ps(s0, max0);
+        const __m256 p0 = vec_exp2(x0);
+        sum0 = _mm256_add_ps(sum0, p0);
+        _mm256_storeu_ps(scores + 136, p0);
+    }
+    {
+        const __m256 s0 = _mm256_loadu_ps(scores + 144);
+        const __m256 x0 = _mm256_sub_ps(s0, max0);
+        const __m256 p0 = vec_exp2(x0);
+        sum0 = _mm256_add_ps(sum0, p0);
+        _mm256_storeu_ps(scores + 144, p0);
+    }
+    {
+        const __m256 s0 = _mm256_loadu_ps(scores + 152);
+        const __m256 x0 = _mm256_sub_ps(s0, max0);
+        const __m256 p0 = vec_exp2(x0);
+        sum0 = _mm256_add_ps(sum0, p0);
+        _mm256_storeu_ps(scores + 152, p0);
+    }
+    {
+        const __m256 s0 = _mm256_loadu_ps(scores + 160);
+        const __m256 x0 = _mm256_sub_ps(s0, max0);
+        const __m256 p0 = vec_exp2(x0);
+        sum0 = _mm256_add_ps(sum0, p0);
+        _mm256_storeu_ps(scores + 160, p0);
+    }
+    {
+        const __m256 s0 = _mm256_loadu_ps(scores + 168);
+        const __m256 x0 = _mm256_sub_ps(s0, max0);
+        const __m256 p0 = vec_exp2(x0);
+        sum0 = _mm256_add_ps(sum0, p0);
+        _mm256_storeu_ps(scores + 168, p0);
+    }
+    {
+        const __m256 s0 = _mm256_loadu_ps(scores + 176);
+        const __m256 x0 = _mm256_sub_ps(s0, max0);
+        const __m256 p0 = vec_exp2(x0);
+        sum0 = _mm256_add_ps(sum0, p0);
+        _mm256_storeu_ps(scores + 176, p0);
+    }
+    {
+        const __m256 s0 = _mm256_loadu_ps(scores + 184);
+        const __m256 x0 = _mm256_sub_ps(s0, max0);
+        const __m256 p0 = vec_exp2(x0);
+        sum0 = _mm256_add_ps(sum0, p0);
+        _mm256_storeu_ps(scores + 184, p0);
     }
     const __m256 one = _mm256_set1_ps(1.0f);
     const __m256 inverse0 = _mm256_div_ps(one, sum0);
@@ -359,29 +1426,483 @@ static void repair_row_8(const float *restrict value_rows, const uint8_t *key_ke
     size_t visible)
 {
     int allowed = 0;
-    for (size_t key = 0; key < visible; key++) {
-        if (key_keep[key] != 0) {
+    if (0 < visible) {
+        if (key_keep[0] != 0) {
+            allowed = 1;
+        }
+    }
+    if (1 < visible) {
+        if (key_keep[1] != 0) {
+            allowed = 1;
+        }
+    }
+    if (2 < visible) {
+        if (key_keep[2] != 0) {
+            allowed = 1;
+        }
+    }
+    if (3 < visible) {
+        if (key_keep[3] != 0) {
+            allowed = 1;
+        }
+    }
+    if (4 < visible) {
+        if (key_keep[4] != 0) {
+            allowed = 1;
+        }
+    }
+    if (5 < visible) {
+        if (key_keep[5] != 0) {
+            allowed = 1;
+        }
+    }
+    if (6 < visible) {
+        if (key_keep[6] != 0) {
+            allowed = 1;
+        }
+    }
+    if (7 < visible) {
+        if (key_keep[7] != 0) {
+            allowed = 1;
+        }
+    }
+    if (8 < visible) {
+        if (key_keep[8] != 0) {
+            allowed = 1;
+        }
+    }
+    if (9 < visible) {
+        if (key_keep[9] != 0) {
+            allowed = 1;
+        }
+    }
+    if (10 < visible) {
+        if (key_keep[10] != 0) {
+            allowed = 1;
+        }
+    }
+    if (11 < visible) {
+        if (key_keep[11] != 0) {
+            allowed = 1;
+        }
+    }
+    if (12 < visible) {
+        if (key_keep[12] != 0) {
+            allowed = 1;
+        }
+    }
+    if (13 < visible) {
+        if (key_keep[13] != 0) {
+            allowed = 1;
+        }
+    }
+    if (14 < visible) {
+        if (key_keep[14] != 0) {
+            allowed = 1;
+        }
+    }
+    if (15 < visible) {
+        if (key_keep[15] != 0) {
+            allowed = 1;
+        }
+    }
+    if (16 < visible) {
+        if (key_keep[16] != 0) {
+            allowed = 1;
+        }
+    }
+    if (17 < visible) {
+        if (key_keep[17] != 0) {
+            allowed = 1;
+        }
+    }
+    if (18 < visible) {
+        if (key_keep[18] != 0) {
+            allowed = 1;
+        }
+    }
+    if (19 < visible) {
+        if (key_keep[19] != 0) {
+            allowed = 1;
+        }
+    }
+    if (20 < visible) {
+        if (key_keep[20] != 0) {
+            allowed = 1;
+        }
+    }
+    if (21 < visible) {
+        if (key_keep[21] != 0) {
+            allowed = 1;
+        }
+    }
+    if (22 < visible) {
+        if (key_keep[22] != 0) {
+            allowed = 1;
+        }
+    }
+    if (23 < visible) {
+        if (key_keep[23] != 0) {
             allowed = 1;
         }
     }
     if (allowed) {
-        for (size_t vector = 0; vector < 2; vector++) {
+        {
             __m256 sum = _mm256_setzero_ps();
-            for (size_t key = 0; key < visible; key++) {
-                if (key_keep[key] != 0) {
-                    const __m256 p = _mm256_broadcast_ss(weight_column + 8 * key);
-                    const __m256 value = _mm256_loadu_ps(value_rows + 16 * key + 8 * vector);
+            if (0 < visible) {
+                if (key_keep[0] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column);
+                    const __m256 value = _mm256_loadu_ps(value_rows);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (1 < visible) {
+                if (key_keep[1] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 8);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 16);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (2 < visible) {
+                if (key_keep[2] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 16);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 32);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (3 < visible) {
+                if (key_keep[3] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 24);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 48);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (4 < visible) {
+                if (key_keep[4] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 32);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 64);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (5 < visible) {
+                if (key_keep[5] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 40);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 80);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (6 < visible) {
+                if (key_keep[6] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 48);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 96);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (7 < visible) {
+                if (key_keep[7] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 56);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 112);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (8 < visible) {
+                if (key_keep[8] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 64);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 128);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (9 < visible) {
+                if (key_keep[9] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 72);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 144);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (10 < visible) {
+                if (key_keep[10] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 80);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 160);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (11 < visible) {
+                if (key_keep[11] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 88);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 176);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (12 < visible) {
+                if (key_keep[12] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 96);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 192);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (13 < visible) {
+                if (key_keep[13] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 104);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 208);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (14 < visible) {
+                if (key_keep[14] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 112);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 224);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (15 < visible) {
+                if (key_keep[15] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 120);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 240);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (16 < visible) {
+                if (key_keep[16] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 128);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 256);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (17 < visible) {
+                if (key_keep[17] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 136);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 272);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (18 < visible) {
+                if (key_keep[18] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 144);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 288);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (19 < visible) {
+                if (key_keep[19] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 152);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 304);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (20 < visible) {
+                if (key_keep[20] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 160);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 320);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (21 < visible) {
+                if (key_keep[21] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 168);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 336);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (22 < visible) {
+                if (key_keep[22] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 176);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 352);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (23 < visible) {
+                if (key_keep[23] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 184);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 368);
                     sum = _mm256_fmadd_ps(p, value, sum);
                 }
             }
             const __m256 inverse = _mm256_broadcast_ss(inverse_sum);
             const __m256 result = _mm256_mul_ps(sum, inverse);
-            _mm256_storeu_ps(out_row + 8 * vector, result);
+            _mm256_storeu_ps(out_row, result);
+        }
+        {
+            __m256 sum = _mm256_setzero_ps();
+            if (0 < visible) {
+                if (key_keep[0] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 8);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (1 < visible) {
+                if (key_keep[1] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 8);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 24);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (2 < visible) {
+                if (key_keep[2] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 16);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 40);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (3 < visible) {
+                if (key_keep[3] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 24);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 56);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (4 < visible) {
+                if (key_keep[4] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 32);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 72);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (5 < visible) {
+                if (key_keep[5] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 40);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 88);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (6 < visible) {
+                if (key_keep[6] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 48);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 104);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (7 < visible) {
+                if (key_keep[7] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 56);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 120);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (8 < visible) {
+                if (key_keep[8] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 64);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 136);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (9 < visible) {
+                if (key_keep[9] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 72);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 152);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (10 < visible) {
+                if (key_keep[10] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 80);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 168);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (11 < visible) {
+                if (key_keep[11] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 88);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 184);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (12 < visible) {
+                if (key_keep[12] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 96);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 200);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (13 < visible) {
+                if (key_keep[13] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 104);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 216);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (14 < visible) {
+                if (key_keep[14] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 112);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 232);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (15 < visible) {
+                if (key_keep[15] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 120);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 248);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (16 < visible) {
+                if (key_keep[16] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 128);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 264);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (17 < visible) {
+                if (key_keep[17] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 136);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 280);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (18 < visible) {
+                if (key_keep[18] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 144);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 296);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (19 < visible) {
+                if (key_keep[19] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 152);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 312);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (20 < visible) {
+                if (key_keep[20] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 160);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 328);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (21 < visible) {
+                if (key_keep[21] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 168);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 344);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (22 < visible) {
+                if (key_keep[22] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 176);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 360);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            if (23 < visible) {
+                if (key_keep[23] != 0) {
+                    const __m256 p = _mm256_broadcast_ss(weight_column + 184);
+                    const __m256 value = _mm256_loadu_ps(value_rows + 376);
+                    sum = _mm256_fmadd_ps(p, value, sum);
+                }
+            }
+            const __m256 inverse = _mm256_broadcast_ss(inverse_sum);
+            const __m256 result = _mm256_mul_ps(sum, inverse);
+            _mm256_storeu_ps(out_row + 8, result);
         }
     } else {
-        for (size_t vector = 0; vector < 2; vector++) {
+        {
             __m256 sum = _mm256_setzero_ps();
-            _mm256_storeu_ps(out_row + 8 * vector, sum);
+            _mm256_storeu_ps(out_row, sum);
+        }
+        {
+            __m256 sum = _mm256_setzero_ps();
+            _mm256_storeu_ps(out_row + 8, sum);
         }
     }
 }
@@ -390,7 +1911,7 @@ static void repair_row_8(const float *restrict value_rows, const uint8_t *key_ke
 static void context_8_4x2(const float *restrict value_rows, float *restrict out_rows,
     const uint8_t *key_keep, float *restrict scores, float *restrict inverse_sums)
 {
-    for (size_t tile = 0; tile < 2; tile++) {
+    {
         /* 4 queries x 16 values */
         __m256 c0_0 = _mm256_setzero_ps();
         __m256 c0_1 = _mm256_setzero_ps();
@@ -400,156 +1921,410 @@ static void context_8_4x2(const float *restrict value_rows, float *restrict out_
         __m256 c2_1 = _mm256_setzero_ps();
         __m256 c3_0 = _mm256_setzero_ps();
         __m256 c3_1 = _mm256_setzero_ps();
-        for (size_t k = 0; k < 24; k += 8) {
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows + 16 * k);
-                const __m256 b1 = _mm256_loadu_ps(value_rows + 16 * k + 8);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 1);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 2);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 3);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows + 16 * k + 16);
-                const __m256 b1 = _mm256_loadu_ps(value_rows + 16 * k + 24);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 8);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 9);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 10);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 11);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows + 16 * k + 32);
-                const __m256 b1 = _mm256_loadu_ps(value_rows + 16 * k + 40);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 16);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 17);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 18);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 19);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows + 16 * k + 48);
-                const __m256 b1 = _mm256_loadu_ps(value_rows + 16 * k + 56);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 24);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 25);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 26);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 27);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows + 16 * k + 64);
-                const __m256 b1 = _mm256_loadu_ps(value_rows + 16 * k + 72);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 32);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 33);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 34);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 35);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows + 16 * k + 80);
-                const __m256 b1 = _mm256_loadu_ps(value_rows + 16 * k + 88);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 40);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 41);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 42);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 43);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows + 16 * k + 96);
-                const __m256 b1 = _mm256_loadu_ps(value_rows + 16 * k + 104);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 48);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 49);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 50);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 51);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(value_rows + 16 * k + 112);
-                const __m256 b1 = _mm256_loadu_ps(value_rows + 16 * k + 120);
-                const __m256 a0 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 56);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 57);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 58);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(scores + 8 * k + 4 * tile + 59);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 8);
+            const __m256 a0 = _mm256_broadcast_ss(scores);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 1);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 2);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 3);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
         }
-        const __m256 inverse0 = _mm256_broadcast_ss(inverse_sums + 4 * tile);
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 16);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 24);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 8);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 9);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 10);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 11);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 32);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 40);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 16);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 17);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 18);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 19);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 48);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 56);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 24);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 25);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 26);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 27);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 64);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 72);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 32);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 33);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 34);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 35);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 80);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 88);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 40);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 41);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 42);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 43);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 96);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 104);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 48);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 49);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 50);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 51);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 112);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 120);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 56);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 57);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 58);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 59);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 128);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 136);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 64);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 65);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 66);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 67);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 144);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 152);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 72);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 73);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 74);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 75);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 160);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 168);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 80);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 81);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 82);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 83);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 176);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 184);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 88);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 89);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 90);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 91);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 192);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 200);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 96);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 97);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 98);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 99);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 208);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 216);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 104);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 105);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 106);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 107);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 224);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 232);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 112);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 113);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 114);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 115);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 240);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 248);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 120);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 121);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 122);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 123);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 256);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 264);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 128);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 129);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 130);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 131);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 272);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 280);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 136);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 137);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 138);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 139);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 288);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 296);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 144);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 145);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 146);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 147);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 304);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 312);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 152);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 153);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 154);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 155);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 320);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 328);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 160);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 161);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 162);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 163);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 336);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 344);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 168);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 169);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 170);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 171);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 352);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 360);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 176);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 177);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 178);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 179);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 368);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 376);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 184);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 185);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 186);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 187);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        const __m256 inverse0 = _mm256_broadcast_ss(inverse_sums);
         const __m256 o0_0 = _mm256_mul_ps(c0_0, inverse0);
-        _mm256_storeu_ps(out_rows + 64 * tile, o0_0);
+        _mm256_storeu_ps(out_rows, o0_0);
         const __m256 o0_1 = _mm256_mul_ps(c0_1, inverse0);
-        _mm256_storeu_ps(out_rows + 64 * tile + 8, o0_1);
-        const __m256 inverse1 = _mm256_broadcast_ss(inverse_sums + 4 * tile + 1);
+        _mm256_storeu_ps(out_rows + 8, o0_1);
+        const __m256 inverse1 = _mm256_broadcast_ss(inverse_sums + 1);
         const __m256 o1_0 = _mm256_mul_ps(c1_0, inverse1);
-        _mm256_storeu_ps(out_rows + 64 * tile + 16, o1_0);
+        _mm256_storeu_ps(out_rows + 16, o1_0);
         const __m256 o1_1 = _mm256_mul_ps(c1_1, inverse1);
-        _mm256_storeu_ps(out_rows + 64 * tile + 24, o1_1);
-        const __m256 inverse2 = _mm256_broadcast_ss(inverse_sums + 4 * tile + 2);
+        _mm256_storeu_ps(out_rows + 24, o1_1);
+        const __m256 inverse2 = _mm256_broadcast_ss(inverse_sums + 2);
         const __m256 o2_0 = _mm256_mul_ps(c2_0, inverse2);
-        _mm256_storeu_ps(out_rows + 64 * tile + 32, o2_0);
+        _mm256_storeu_ps(out_rows + 32, o2_0);
         const __m256 o2_1 = _mm256_mul_ps(c2_1, inverse2);
-        _mm256_storeu_ps(out_rows + 64 * tile + 40, o2_1);
-        const __m256 inverse3 = _mm256_broadcast_ss(inverse_sums + 4 * tile + 3);
+        _mm256_storeu_ps(out_rows + 40, o2_1);
+        const __m256 inverse3 = _mm256_broadcast_ss(inverse_sums + 3);
         const __m256 o3_0 = _mm256_mul_ps(c3_0, inverse3);
-        _mm256_storeu_ps(out_rows + 64 * tile + 48, o3_0);
+        _mm256_storeu_ps(out_rows + 48, o3_0);
         const __m256 o3_1 = _mm256_mul_ps(c3_1, inverse3);
-        _mm256_storeu_ps(out_rows + 64 * tile + 56, o3_1);
+        _mm256_storeu_ps(out_rows + 56, o3_1);
         __m256 total = o0_0;
         total = _mm256_add_ps(total, o0_1);
         total = _mm256_add_ps(total, o1_0);
@@ -560,9 +2335,456 @@ static void context_8_4x2(const float *restrict value_rows, float *restrict out_
         total = _mm256_add_ps(total, o3_1);
         const int found = _mm256_movemask_ps(_mm256_cmp_ps(total, total, _CMP_UNORD_Q));
         if (found) {
-            for (size_t repaired = 0; repaired < 4; repaired++) {
-                repair_row_8(value_rows, key_keep, scores + 4 * tile + repaired,
-                    inverse_sums + 4 * tile + repaired, out_rows + 64 * tile + 16 * repaired, 24);
+            {
+                repair_row_8(value_rows, key_keep, scores, inverse_sums, out_rows, 24);
+            }
+            {
+                repair_row_8(value_rows, key_keep, scores + 1, inverse_sums + 1, out_rows + 16, 24);
+            }
+            {
+                repair_row_8(value_rows, key_keep, scores + 2, inverse_sums + 2, out_rows + 32, 24);
+            }
+            {
+                repair_row_8(value_rows, key_keep, scores + 3, inverse_sums + 3, out_rows + 48, 24);
+            }
+        }
+    }
+    {
+        /* 4 queries x 16 values */
+        __m256 c0_0 = _mm256_setzero_ps();
+        __m256 c0_1 = _mm256_setzero_ps();
+        __m256 c1_0 = _mm256_setzero_ps();
+        __m256 c1_1 = _mm256_setzero_ps();
+        __m256 c2_0 = _mm256_setzero_ps();
+        __m256 c2_1 = _mm256_setzero_ps();
+        __m256 c3_0 = _mm256_setzero_ps();
+        __m256 c3_1 = _mm256_setzero_ps();
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 8);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 4);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 5);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 6);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 7);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 16);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 24);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 12);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 13);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 14);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 15);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 32);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 40);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 20);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 21);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 22);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 23);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 48);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 56);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 28);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 29);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 30);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 31);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 64);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 72);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 36);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 37);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 38);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 39);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 80);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 88);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 44);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 45);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 46);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 47);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 96);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 104);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 52);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 53);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 54);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 55);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 112);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 120);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 60);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 61);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 62);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 63);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 128);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 136);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 68);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 69);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 70);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 71);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 144);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 152);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 76);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 77);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 78);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 79);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 160);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 168);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 84);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 85);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 86);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 87);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 176);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 184);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 92);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 93);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 94);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 95);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 192);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 200);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 100);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 101);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 102);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 103);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 208);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 216);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 108);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 109);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 110);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 111);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 224);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 232);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 116);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 117);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 118);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 119);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 240);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 248);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 124);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 125);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 126);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 127);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 256);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 264);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 132);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 133);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 134);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 135);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 272);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 280);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 140);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 141);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 142);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 143);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 288);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 296);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 148);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 149);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 150);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 151);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 304);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 312);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 156);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 157);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 158);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 159);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 320);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 328);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 164);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 165);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 166);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 167);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 336);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 344);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 172);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 173);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 174);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 175);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 352);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 360);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 180);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 181);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 182);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 183);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(value_rows + 368);
+            const __m256 b1 = _mm256_loadu_ps(value_rows + 376);
+            const __m256 a0 = _mm256_broadcast_ss(scores + 188);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            const __m256 a1 = _mm256_broadcast_ss(scores + 189);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            const __m256 a2 = _mm256_broadcast_ss(scores + 190);
+            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+            const __m256 a3 = _mm256_broadcast_ss(scores + 191);
+            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+        }
+        const __m256 inverse0 = _mm256_broadcast_ss(inverse_sums + 4);
+        const __m256 o0_0 = _mm256_mul_ps(c0_0, inverse0);
+        _mm256_storeu_ps(out_rows + 64, o0_0);
+        const __m256 o0_1 = _mm256_mul_ps(c0_1, inverse0);
+        _mm256_storeu_ps(out_rows + 72, o0_1);
+        const __m256 inverse1 = _mm256_broadcast_ss(inverse_sums + 5);
+        const __m256 o1_0 = _mm256_mul_ps(c1_0, inverse1);
+        _mm256_storeu_ps(out_rows + 80, o1_0);
+        const __m256 o1_1 = _mm256_mul_ps(c1_1, inverse1);
+        _mm256_storeu_ps(out_rows + 88, o1_1);
+        const __m256 inverse2 = _mm256_broadcast_ss(inverse_sums + 6);
+        const __m256 o2_0 = _mm256_mul_ps(c2_0, inverse2);
+        _mm256_storeu_ps(out_rows + 96, o2_0);
+        const __m256 o2_1 = _mm256_mul_ps(c2_1, inverse2);
+        _mm256_storeu_ps(out_rows + 104, o2_1);
+        const __m256 inverse3 = _mm256_broadcast_ss(inverse_sums + 7);
+        const __m256 o3_0 = _mm256_mul_ps(c3_0, inverse3);
+        _mm256_storeu_ps(out_rows + 112, o3_0);
+        const __m256 o3_1 = _mm256_mul_ps(c3_1, inverse3);
+        _mm256_storeu_ps(out_rows + 120, o3_1);
+        __m256 total = o0_0;
+        total = _mm256_add_ps(total, o0_1);
+        total = _mm256_add_ps(total, o1_0);
+        total = _mm256_add_ps(total, o1_1);
+        total = _mm256_add_ps(total, o2_0);
+        total = _mm256_add_ps(total, o2_1);
+        total = _mm256_add_ps(total, o3_0);
+        total = _mm256_add_ps(total, o3_1);
+        const int found = _mm256_movemask_ps(_mm256_cmp_ps(total, total, _CMP_UNORD_Q));
+        if (found) {
+            {
+                repair_row_8(value_rows, key_keep, scores + 4, inverse_sums + 4, out_rows + 64, 24);
+            }
+            {
+                repair_row_8(value_rows, key_keep, scores + 5, inverse_sums + 5, out_rows + 80, 24);
+            }
+            {
+                repair_row_8(value_rows, key_keep, scores + 6, inverse_sums + 6, out_rows + 96, 24);
+            }
+            {
+                repair_row_8(value_rows, key_keep, scores + 7, inverse_sums + 7, out_rows + 112,
+                    24);
             }
         }
     }
@@ -586,19 +2808,22 @@ static void attend_8(const float *restrict query_rows, const float *restrict key
 }
 
 /* Attention: scores, softmax, context. */
-static void phase_attention(const attn_args *restrict args, float *restrict workspace, size_t part,
-    size_t parts)
+static void phase_attention(const attn_args *restrict args, float *restrict workspace, size_t part)
 {
+    if (part != 0) {
+        return;
+    }
     const float *q = args->q;
     const float *k = args->k;
     const float *v = args->v;
     const uint8_t *key_keep = args->key_keep;
     float *y = args->y;
-    float *scratch = workspace + 352 * part;
-    for (size_t unit = part; unit < 4; unit += parts) {
-        const size_t kv_head = unit / 2;
-        attend_8(q + 128 * unit, k + 384 * kv_head, v + 384 * kv_head, y + 128 * unit, key_keep,
-            scratch);
+    float *scratch = workspace;
+    {
+        attend_8(q, k, v, y, key_keep, scratch);
+        attend_8(q + 128, k, v, y + 128, key_keep, scratch);
+        attend_8(q + 256, k + 384, v + 384, y + 256, key_keep, scratch);
+        attend_8(q + 384, k + 384, v + 384, y + 384, key_keep, scratch);
     }
 }
 /* ---- Entry points ----------------------------------------------------------------------------- */
@@ -618,8 +2843,9 @@ static int check(const void *packed, const attn_args *args, const void *workspac
 static void run_phase(const attn_args *args, void *memory, uint32_t phase, uint32_t part, uint32_t parts)
 {
     float *const workspace = (float *)memory;
+    (void)parts;
     (void)phase;
-    phase_attention(args, workspace, part, parts);
+    phase_attention(args, workspace, part);
 }
 
 int grouped_sdpa_avx2_forward_part(const void *packed, const attn_args *args, void *workspace, uint32_t phase,

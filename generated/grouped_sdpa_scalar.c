@@ -28,7 +28,7 @@
  * exp2 is a polynomial of degree 5; weights below 2^-126 are 0.
  *
  * Plan
- *   isa scalar, unroll auto, phases 1
+ *   isa scalar, unroll auto: loops around unrolled tiles, phases 1
  *   fold: logits in units of log2: softmax uses exp2 alone
  *   fold: scale applied while gathering the queries (no Wq)
  *   attention: 4 blocks of 2 queries (2 vectors, lanes along queries), context row tiles 1x2

@@ -29,7 +29,7 @@
  * exp2 is a polynomial of degree 5; weights below 2^-126 are 0.
  *
  * Plan
- *   isa avx2, unroll auto, phases 3
+ *   isa avx2, unroll auto: loops around unrolled tiles, phases 3
  *   fold: logits in units of log2: softmax uses exp2 alone
  *   fold: scale folded into Wq and bq
  *   fold: K bias dropped: it shifts every logit of a row alike

@@ -88,9 +88,12 @@ end
 -- What the search is worth: kernels of the other modes have loops.
 function TestText:test_other_modes_have_loops()
     for _, mode in ipairs({ "auto", "tiles" }) do
-        local bundle <const> = make_bundle({ 64, 8 }, "avx2", { unroll = mode })
+        local bundle <const> = make_bundle({ 64, 8 }, "avx2", { unroll = mode, code_budget = 24576 })
         lu.assertTrue(#find_loops(kernel_text(bundle)) > 0, mode)
     end
+    -- auto leaves none where everything fits the budget
+    local fits <const> = make_bundle({ 16, 2 }, "avx2", { unroll = "auto", code_budget = 24576 })
+    lu.assertEquals(#find_loops(kernel_text(fits)), 0)
     lu.assertEquals(#find_loops("/* for */ x = \"do\"; forward(); undo();"), 0)
     lu.assertEquals(#find_loops("  while (x)\n"), 1)
 end
