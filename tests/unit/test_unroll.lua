@@ -88,7 +88,8 @@ end
 -- What the search is worth: kernels of the other modes have loops.
 function TestText:test_other_modes_have_loops()
     for _, mode in ipairs({ "auto", "tiles" }) do
-        local bundle <const> = make_bundle({ 64, 8 }, "avx2", { unroll = mode, code_budget = 24576 })
+        local bundle <const> = make_bundle({ 64, 8 }, "avx2",
+            { unroll = mode, code_budget = 24576 })
         lu.assertTrue(#find_loops(kernel_text(bundle)) > 0, mode)
     end
     -- auto leaves none where everything fits the budget
