@@ -151,21 +151,6 @@ local function needed_arguments(record)
     return list
 end
 
-local function join_wrapped(first, parts, separator, indent)
-    local lines <const>, line = {}, first
-    for i, part in ipairs(parts) do
-        local piece <const> = (i == 1 and first == "" and "" or separator) .. part
-        if #line + #piece > 88 then
-            lines[#lines + 1] = line
-            line = indent .. piece:gsub("^%s+", "")
-        else
-            line = line .. piece
-        end
-    end
-    lines[#lines + 1] = line
-    return table.concat(lines, "\n")
-end
-
 -- Statements that refuse a length out of range; one after the other in straight-line code.
 local function length_checks(record, straight)
     local test <const> = "if (args->kv_lengths[%s] < 0 || args->kv_lengths[%s] > %d)\n"
@@ -185,8 +170,8 @@ end
 local function driver_fields(record, plan, phases)
     local packed <const> = plan.packed_bytes > 0
     local nulls <const> = {}
-    if packed then nulls[1] = "!packed" end
-    for _, name in ipairs(needed_arguments(record)) do nulls[#nulls + 1] = "!args->" .. name end
+    if packed then nulls[1] = " || !packed" end
+    for _, name in ipairs(needed_arguments(record)) do nulls[#nulls + 1] = " || !args->" .. name end
     local calls <const> = {}
     local used <const> = {}
     for i, phase in ipairs(phases) do
@@ -222,14 +207,14 @@ local function driver_fields(record, plan, phases)
             i - 1)
     end
     return {
-        null_checks = join_wrapped("", { "", table.unpack(nulls) }, " || ", "        "),
+        null_checks = table.concat(nulls),
         align_checks = packed and "((uintptr_t)packed | (uintptr_t)workspace) % 64 != 0"
             or "(uintptr_t)workspace % 64 != 0",
         packed_unused = packed and "" or "    (void)packed;",
         length_checks = record.mask.lengths and length_checks(record, plan.straight) or "",
         run_all = table.concat(all, "\n"), run_locals = table.concat(locals, "\n"),
         run_phases = table.concat(calls, "\n"),
-        run_parameters = join_wrapped("", parameters, ", ", "                      "),
+        run_parameters = table.concat(parameters, ", "),
         run_arguments = table.concat(arguments, ", "),
     }
 end
@@ -267,7 +252,7 @@ local function kernel_text(record, variant, texts, header_name)
         guard_message = isa.guard and isa.guard.message or "",
         constants = constants, helpers = table.concat(printer:helper_texts(), "\n") .. "\n",
         functions = printer:text(),
-        features = isa.features, tensors = join_wrapped("", { tensor_macros(record) }, "", ""),
+        features = isa.features, tensors = tensor_macros(record),
         isa = isa.name, prefix = variant.prefix, PREFIX = variant.prefix:upper(),
         layout_hash = "0x" .. variant.layout_hash, config_hash = "0x" .. record.hash,
         mask_shape = table.concat(shape, ", "),
@@ -280,7 +265,7 @@ local function kernel_text(record, variant, texts, header_name)
         "head_dim", "v_head_dim" }) do
         values[key] = record[key]
     end
-    return template.fill("kernel.c.in", texts["kernel.c.in"], values)
+    return emit.wrap(template.fill("kernel.c.in", texts["kernel.c.in"], values))
 end
 
 local function pack_text(variant, texts, header_name)
@@ -288,7 +273,7 @@ local function pack_text(variant, texts, header_name)
     if not fields then return nil end
     fields.banner, fields.header = variant.banner, header_name
     fields.prefix, fields.PREFIX = variant.prefix, variant.prefix:upper()
-    return template.fill("pack.c.in", texts["pack.c.in"], fields)
+    return emit.wrap(template.fill("pack.c.in", texts["pack.c.in"], fields))
 end
 
 local dispatcher_pack_text <const> = [[
@@ -315,11 +300,11 @@ local function header_text(record, variants, texts)
                 pack_declaration = variants[1].plan.packed_bytes > 0
                     and (dispatcher_pack_text:gsub("%$%(prefix%)", record.name)) or "" })
     end
-    return template.fill("kernel.h.in", texts["kernel.h.in"], {
+    return emit.wrap(template.fill("kernel.h.in", texts["kernel.h.in"], {
         banner = variants[1].banner, contract = contract_text(record),
         guard_name = record.name:upper() .. "_H", interface = texts["kernel.h"],
         declarations = table.concat(parts),
-    })
+    }))
 end
 
 -- ---- The bundle ----------------------------------------------------------------------------

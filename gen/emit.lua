@@ -112,24 +112,36 @@ local function find_break(text, room)
         if text:sub(position, position + 1) == ", " then return position + 1 end
     end
     for position = room, 20, -1 do
-        if text:find("^ [%+%?:|&=] ", position) then return position end
+        if text:find("^ [%+%?:|&=]+ ", position) then return position end
     end
     return nil
 end
 
--- One line, broken after a comma or before an operator where it is too long.
-function Printer:line(text)
-    local indent <const> = ("    "):rep(self.depth)
-    local prefix = indent
-    while #prefix + #text > WIDTH do
-        local cut <const> = find_break(text, WIDTH - #prefix)
+-- Appends a line of code to `lines`, broken where it is too long. Comments and preprocessor lines
+-- stay
+-- as they are.
+local function add_line(lines, line)
+    local indent <const> = line:match("^ *")
+    local rest, prefix = line:sub(#indent + 1), indent
+    while #prefix + #rest > WIDTH and not rest:find("^[/*#]") do
+        local cut <const> = find_break(rest, WIDTH - #prefix)
         if not cut then break end
-        self.lines[#self.lines + 1] = prefix .. text:sub(1, cut):gsub("%s+$", "")
-        text = text:sub(cut + 1):gsub("^%s+", "")
+        lines[#lines + 1] = prefix .. rest:sub(1, cut):gsub("%s+$", "")
+        rest = rest:sub(cut + 1):gsub("^%s+", "")
         prefix = indent .. "    "
     end
-    self.lines[#self.lines + 1] = text == "" and "" or prefix .. text
+    lines[#lines + 1] = rest == "" and "" or prefix .. rest
 end
+
+-- `text` with its long lines of code broken.
+function emit.wrap(text)
+    local lines <const> = {}
+    for line in text:gmatch("([^\n]*)\n") do add_line(lines, line) end
+    return table.concat(lines, "\n") .. "\n"
+end
+
+-- One line at the current depth.
+function Printer:line(text) add_line(self.lines, ("    "):rep(self.depth) .. text) end
 
 -- An op's text cut into literals and {argument number, form}; forms: element (`$[n]`, and `*($n)`,
 -- which reads better so), operand (in parentheses where it is a sum), value (inside a call).

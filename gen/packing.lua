@@ -122,9 +122,8 @@ function packing.fields(plan)
         end
         calls[#calls + 1] = (
             "    to = pack_matrix(to, weights->%s_weight, %d, %d, %s, %s_groups, %d, "
-            .. "%s,\n                     weights);"):format(name, matrix.columns, matrix.depth,
-                factor,
-            name, #groups, bias)
+            .. "%s, weights);"):format(name, matrix.columns, matrix.depth, factor, name, #groups,
+            bias)
     end
     local moved = ""
     if fold.move_v_bias then

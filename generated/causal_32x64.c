@@ -1594,7 +1594,7 @@ static void phase_output(const float *restrict weights, const attn_args *restric
         }
     }
 }
-/* ---- Entry points ----------------------------------------------------------------------------- */
+/* ---- Entry points ---------------------------------------------------------------------------- */
 
 /* Everything a call can get wrong, before anything is written. */
 static int check(const void *packed, const attn_args *args, const void *workspace)
@@ -1607,8 +1607,8 @@ static int check(const void *packed, const attn_args *args, const void *workspac
 }
 
 /* `part` of `parts` shares of one phase. */
-static void run_phase(const void *packed, const attn_args *args, void *memory, uint32_t phase, uint32_t part
-                      , uint32_t parts)
+static void run_phase(const void *packed, const attn_args *args, void *memory, uint32_t phase,
+    uint32_t part, uint32_t parts)
 {
     float *const workspace = (float *)memory;
     const float *const weights = (const float *)packed;
@@ -1620,8 +1620,8 @@ static void run_phase(const void *packed, const attn_args *args, void *memory, u
         phase_output(weights, args, workspace, part, parts);
 }
 
-int causal_32x64_forward_part(const void *packed, const attn_args *args, void *workspace, uint32_t phase,
-                           uint32_t part, uint32_t parts)
+int causal_32x64_forward_part(const void *packed, const attn_args *args, void *workspace,
+    uint32_t phase, uint32_t part, uint32_t parts)
 {
     const int status = check(packed, args, workspace);
     if (status != ATTN_OK)
@@ -1656,8 +1656,8 @@ size_t causal_32x64_workspace_bytes(size_t parts)
 const attn_kernel causal_32x64_kernel = {
     .abi = ATTN_KERNEL_ABI,
     .features = ATTN_CPU_NEON,
-    .tensors = 
-ATTN_T_X | ATTN_T_WEIGHTS_HEADS | ATTN_T_Q_BIAS | ATTN_T_K_BIAS | ATTN_T_V_BIAS | ATTN_T_O_BIAS | ATTN_T_O_WEIGHT,
+    .tensors = ATTN_T_X | ATTN_T_WEIGHTS_HEADS | ATTN_T_Q_BIAS | ATTN_T_K_BIAS | ATTN_T_V_BIAS
+        | ATTN_T_O_BIAS | ATTN_T_O_WEIGHT,
     .phases = CAUSAL_32X64_PHASES,
     .name = "causal_32x64",
     .isa = "neon",

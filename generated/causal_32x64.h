@@ -137,11 +137,13 @@ extern "C" {
 #endif
 
 /* ---- neon ---- */
-#define CAUSAL_32X64_PACKED_BYTES 66048       /* weights blob; 0: none needed */
-#define CAUSAL_32X64_WORKSPACE_BYTES 35968 /* scratch of one part */
-#define CAUSAL_32X64_PART_BYTES 3200           /* more scratch for every further part */
-#define CAUSAL_32X64_ALIGNMENT 64                       /* of packed weights and workspace */
-#define CAUSAL_32X64_PHASES 3                   /* of causal_32x64_forward_part, run in order */
+/* Bytes of the packed weights (0: none needed), of the workspace of one part and of every further
+ * part; alignment of both; phases of causal_32x64_forward_part. */
+#define CAUSAL_32X64_PACKED_BYTES 66048
+#define CAUSAL_32X64_WORKSPACE_BYTES 35968
+#define CAUSAL_32X64_PART_BYTES 3200
+#define CAUSAL_32X64_ALIGNMENT 64
+#define CAUSAL_32X64_PHASES 3
 
 extern const attn_kernel causal_32x64_kernel;
 
@@ -155,11 +157,11 @@ int causal_32x64_pack(const attn_weights *weights, void *packed);
  * Reentrant with one workspace a call; no heap, no globals, floating-point state untouched. */
 int causal_32x64_forward(const void *packed, const attn_args *args, void *workspace);
 
-/* The same call shared out: for each phase in order, every part in 0 .. parts-1 once, in any order or
- * at once on as many threads; all parts of a phase end before the next phase begins. Bits do not
- * depend on parts. `workspace` holds causal_32x64_workspace_bytes(parts). */
-int causal_32x64_forward_part(const void *packed, const attn_args *args, void *workspace, uint32_t phase,
-                           uint32_t part, uint32_t parts);
+/* The same call shared out: for each phase in order, every part in 0 .. parts-1 once, in any order
+ * or at once on as many threads; all parts of a phase end before the next phase begins. Bits do
+ * not depend on parts. `workspace` holds causal_32x64_workspace_bytes(parts). */
+int causal_32x64_forward_part(const void *packed, const attn_args *args, void *workspace,
+    uint32_t phase, uint32_t part, uint32_t parts);
 
 size_t causal_32x64_packed_bytes(void);
 size_t causal_32x64_workspace_bytes(size_t parts);

@@ -131,11 +131,13 @@ extern "C" {
 #endif
 
 /* ---- scalar ---- */
-#define GROUPED_SDPA_SCALAR_PACKED_BYTES 0       /* weights blob; 0: none needed */
-#define GROUPED_SDPA_SCALAR_WORKSPACE_BYTES 448 /* scratch of one part */
-#define GROUPED_SDPA_SCALAR_PART_BYTES 448           /* more scratch for every further part */
-#define GROUPED_SDPA_SCALAR_ALIGNMENT 64                       /* of packed weights and workspace */
-#define GROUPED_SDPA_SCALAR_PHASES 1                   /* of grouped_sdpa_scalar_forward_part, run in order */
+/* Bytes of the packed weights (0: none needed), of the workspace of one part and of every further
+ * part; alignment of both; phases of grouped_sdpa_scalar_forward_part. */
+#define GROUPED_SDPA_SCALAR_PACKED_BYTES 0
+#define GROUPED_SDPA_SCALAR_WORKSPACE_BYTES 448
+#define GROUPED_SDPA_SCALAR_PART_BYTES 448
+#define GROUPED_SDPA_SCALAR_ALIGNMENT 64
+#define GROUPED_SDPA_SCALAR_PHASES 1
 
 extern const attn_kernel grouped_sdpa_scalar_kernel;
 
@@ -145,21 +147,23 @@ extern const attn_kernel grouped_sdpa_scalar_kernel;
  * Reentrant with one workspace a call; no heap, no globals, floating-point state untouched. */
 int grouped_sdpa_scalar_forward(const void *packed, const attn_args *args, void *workspace);
 
-/* The same call shared out: for each phase in order, every part in 0 .. parts-1 once, in any order or
- * at once on as many threads; all parts of a phase end before the next phase begins. Bits do not
- * depend on parts. `workspace` holds grouped_sdpa_scalar_workspace_bytes(parts). */
-int grouped_sdpa_scalar_forward_part(const void *packed, const attn_args *args, void *workspace, uint32_t phase,
-                           uint32_t part, uint32_t parts);
+/* The same call shared out: for each phase in order, every part in 0 .. parts-1 once, in any order
+ * or at once on as many threads; all parts of a phase end before the next phase begins. Bits do
+ * not depend on parts. `workspace` holds grouped_sdpa_scalar_workspace_bytes(parts). */
+int grouped_sdpa_scalar_forward_part(const void *packed, const attn_args *args, void *workspace,
+    uint32_t phase, uint32_t part, uint32_t parts);
 
 size_t grouped_sdpa_scalar_packed_bytes(void);
 size_t grouped_sdpa_scalar_workspace_bytes(size_t parts);
 
 /* ---- avx2 ---- */
-#define GROUPED_SDPA_AVX2_PACKED_BYTES 0       /* weights blob; 0: none needed */
-#define GROUPED_SDPA_AVX2_WORKSPACE_BYTES 1408 /* scratch of one part */
-#define GROUPED_SDPA_AVX2_PART_BYTES 1408           /* more scratch for every further part */
-#define GROUPED_SDPA_AVX2_ALIGNMENT 64                       /* of packed weights and workspace */
-#define GROUPED_SDPA_AVX2_PHASES 1                   /* of grouped_sdpa_avx2_forward_part, run in order */
+/* Bytes of the packed weights (0: none needed), of the workspace of one part and of every further
+ * part; alignment of both; phases of grouped_sdpa_avx2_forward_part. */
+#define GROUPED_SDPA_AVX2_PACKED_BYTES 0
+#define GROUPED_SDPA_AVX2_WORKSPACE_BYTES 1408
+#define GROUPED_SDPA_AVX2_PART_BYTES 1408
+#define GROUPED_SDPA_AVX2_ALIGNMENT 64
+#define GROUPED_SDPA_AVX2_PHASES 1
 
 extern const attn_kernel grouped_sdpa_avx2_kernel;
 
@@ -169,11 +173,11 @@ extern const attn_kernel grouped_sdpa_avx2_kernel;
  * Reentrant with one workspace a call; no heap, no globals, floating-point state untouched. */
 int grouped_sdpa_avx2_forward(const void *packed, const attn_args *args, void *workspace);
 
-/* The same call shared out: for each phase in order, every part in 0 .. parts-1 once, in any order or
- * at once on as many threads; all parts of a phase end before the next phase begins. Bits do not
- * depend on parts. `workspace` holds grouped_sdpa_avx2_workspace_bytes(parts). */
-int grouped_sdpa_avx2_forward_part(const void *packed, const attn_args *args, void *workspace, uint32_t phase,
-                           uint32_t part, uint32_t parts);
+/* The same call shared out: for each phase in order, every part in 0 .. parts-1 once, in any order
+ * or at once on as many threads; all parts of a phase end before the next phase begins. Bits do
+ * not depend on parts. `workspace` holds grouped_sdpa_avx2_workspace_bytes(parts). */
+int grouped_sdpa_avx2_forward_part(const void *packed, const attn_args *args, void *workspace,
+    uint32_t phase, uint32_t part, uint32_t parts);
 
 size_t grouped_sdpa_avx2_packed_bytes(void);
 size_t grouped_sdpa_avx2_workspace_bytes(size_t parts);

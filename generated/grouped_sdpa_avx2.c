@@ -2826,7 +2826,7 @@ static void phase_attention(const attn_args *restrict args, float *restrict work
         attend_8(q + 384, k + 384, v + 384, y + 384, key_keep, scratch);
     }
 }
-/* ---- Entry points ----------------------------------------------------------------------------- */
+/* ---- Entry points ---------------------------------------------------------------------------- */
 
 /* Everything a call can get wrong, before anything is written. */
 static int check(const void *packed, const attn_args *args, const void *workspace)
@@ -2840,7 +2840,8 @@ static int check(const void *packed, const attn_args *args, const void *workspac
 }
 
 /* `part` of `parts` shares of one phase. */
-static void run_phase(const attn_args *args, void *memory, uint32_t phase, uint32_t part, uint32_t parts)
+static void run_phase(const attn_args *args, void *memory, uint32_t phase, uint32_t part,
+    uint32_t parts)
 {
     float *const workspace = (float *)memory;
     (void)parts;
@@ -2848,8 +2849,8 @@ static void run_phase(const attn_args *args, void *memory, uint32_t phase, uint3
     phase_attention(args, workspace, part);
 }
 
-int grouped_sdpa_avx2_forward_part(const void *packed, const attn_args *args, void *workspace, uint32_t phase,
-                           uint32_t part, uint32_t parts)
+int grouped_sdpa_avx2_forward_part(const void *packed, const attn_args *args, void *workspace,
+    uint32_t phase, uint32_t part, uint32_t parts)
 {
     const int status = check(packed, args, workspace);
     if (status != ATTN_OK)
@@ -2876,7 +2877,8 @@ size_t grouped_sdpa_avx2_packed_bytes(void)
 
 size_t grouped_sdpa_avx2_workspace_bytes(size_t parts)
 {
-    return GROUPED_SDPA_AVX2_WORKSPACE_BYTES + (parts > 1 ? parts - 1 : 0) * GROUPED_SDPA_AVX2_PART_BYTES;
+    return GROUPED_SDPA_AVX2_WORKSPACE_BYTES + (parts > 1 ? parts - 1
+        : 0) * GROUPED_SDPA_AVX2_PART_BYTES;
 }
 
 const attn_kernel grouped_sdpa_avx2_kernel = {

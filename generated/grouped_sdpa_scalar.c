@@ -588,7 +588,7 @@ static void phase_attention(const attn_args *restrict args, float *restrict work
             y + 128 * item + 32 * block, key_keep, scratch);
     }
 }
-/* ---- Entry points ----------------------------------------------------------------------------- */
+/* ---- Entry points ---------------------------------------------------------------------------- */
 
 /* Everything a call can get wrong, before anything is written. */
 static int check(const void *packed, const attn_args *args, const void *workspace)
@@ -602,15 +602,16 @@ static int check(const void *packed, const attn_args *args, const void *workspac
 }
 
 /* `part` of `parts` shares of one phase. */
-static void run_phase(const attn_args *args, void *memory, uint32_t phase, uint32_t part, uint32_t parts)
+static void run_phase(const attn_args *args, void *memory, uint32_t phase, uint32_t part,
+    uint32_t parts)
 {
     float *const workspace = (float *)memory;
     (void)phase;
     phase_attention(args, workspace, part, parts);
 }
 
-int grouped_sdpa_scalar_forward_part(const void *packed, const attn_args *args, void *workspace, uint32_t phase,
-                           uint32_t part, uint32_t parts)
+int grouped_sdpa_scalar_forward_part(const void *packed, const attn_args *args, void *workspace,
+    uint32_t phase, uint32_t part, uint32_t parts)
 {
     const int status = check(packed, args, workspace);
     if (status != ATTN_OK)
@@ -637,7 +638,8 @@ size_t grouped_sdpa_scalar_packed_bytes(void)
 
 size_t grouped_sdpa_scalar_workspace_bytes(size_t parts)
 {
-    return GROUPED_SDPA_SCALAR_WORKSPACE_BYTES + (parts > 1 ? parts - 1 : 0) * GROUPED_SDPA_SCALAR_PART_BYTES;
+    return GROUPED_SDPA_SCALAR_WORKSPACE_BYTES + (parts > 1 ? parts - 1
+        : 0) * GROUPED_SDPA_SCALAR_PART_BYTES;
 }
 
 const attn_kernel grouped_sdpa_scalar_kernel = {

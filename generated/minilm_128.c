@@ -69,7 +69,8 @@
 
 #include "minilm_128.h"
 
-#if !(defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__))
+#if !(defined(__AVX512F__) && defined(__AVX512BW__) && \
+      defined(__AVX512DQ__) && defined(__AVX512VL__))
 #error "minilm_128: compile with -mavx512f -mavx512bw -mavx512dq -mavx512vl"
 #endif
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__ > 0)
@@ -3227,7 +3228,7 @@ static void phase_output(const float *restrict weights, const attn_args *restric
         }
     }
 }
-/* ---- Entry points ----------------------------------------------------------------------------- */
+/* ---- Entry points ---------------------------------------------------------------------------- */
 
 /* Everything a call can get wrong, before anything is written. */
 static int check(const void *packed, const attn_args *args, const void *workspace)
@@ -3244,8 +3245,8 @@ static int check(const void *packed, const attn_args *args, const void *workspac
 }
 
 /* `part` of `parts` shares of one phase. */
-static void run_phase(const void *packed, const attn_args *args, void *memory, uint32_t phase, uint32_t part
-                      , uint32_t parts)
+static void run_phase(const void *packed, const attn_args *args, void *memory, uint32_t phase,
+    uint32_t part, uint32_t parts)
 {
     float *const workspace = (float *)memory;
     const float *const weights = (const float *)packed;
@@ -3257,8 +3258,8 @@ static void run_phase(const void *packed, const attn_args *args, void *memory, u
         phase_output(weights, args, workspace, part, parts);
 }
 
-int minilm_128_forward_part(const void *packed, const attn_args *args, void *workspace, uint32_t phase,
-                           uint32_t part, uint32_t parts)
+int minilm_128_forward_part(const void *packed, const attn_args *args, void *workspace,
+    uint32_t phase, uint32_t part, uint32_t parts)
 {
     const int status = check(packed, args, workspace);
     if (status != ATTN_OK)
@@ -3293,8 +3294,8 @@ size_t minilm_128_workspace_bytes(size_t parts)
 const attn_kernel minilm_128_kernel = {
     .abi = ATTN_KERNEL_ABI,
     .features = ATTN_CPU_AVX512,
-    .tensors = 
-ATTN_T_X | ATTN_T_KV_LENGTHS | ATTN_T_Q_BIAS | ATTN_T_K_BIAS | ATTN_T_V_BIAS | ATTN_T_O_BIAS | ATTN_T_O_WEIGHT,
+    .tensors = ATTN_T_X | ATTN_T_KV_LENGTHS | ATTN_T_Q_BIAS | ATTN_T_K_BIAS | ATTN_T_V_BIAS
+        | ATTN_T_O_BIAS | ATTN_T_O_WEIGHT,
     .phases = MINILM_128_PHASES,
     .name = "minilm_128",
     .isa = "avx512",

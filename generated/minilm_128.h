@@ -136,11 +136,13 @@ extern "C" {
 #endif
 
 /* ---- avx512 ---- */
-#define MINILM_128_PACKED_BYTES 2363904       /* weights blob; 0: none needed */
-#define MINILM_128_WORKSPACE_BYTES 827904 /* scratch of one part */
-#define MINILM_128_PART_BYTES 41472           /* more scratch for every further part */
-#define MINILM_128_ALIGNMENT 64                       /* of packed weights and workspace */
-#define MINILM_128_PHASES 3                   /* of minilm_128_forward_part, run in order */
+/* Bytes of the packed weights (0: none needed), of the workspace of one part and of every further
+ * part; alignment of both; phases of minilm_128_forward_part. */
+#define MINILM_128_PACKED_BYTES 2363904
+#define MINILM_128_WORKSPACE_BYTES 827904
+#define MINILM_128_PART_BYTES 41472
+#define MINILM_128_ALIGNMENT 64
+#define MINILM_128_PHASES 3
 
 extern const attn_kernel minilm_128_kernel;
 
@@ -154,11 +156,11 @@ int minilm_128_pack(const attn_weights *weights, void *packed);
  * Reentrant with one workspace a call; no heap, no globals, floating-point state untouched. */
 int minilm_128_forward(const void *packed, const attn_args *args, void *workspace);
 
-/* The same call shared out: for each phase in order, every part in 0 .. parts-1 once, in any order or
- * at once on as many threads; all parts of a phase end before the next phase begins. Bits do not
- * depend on parts. `workspace` holds minilm_128_workspace_bytes(parts). */
-int minilm_128_forward_part(const void *packed, const attn_args *args, void *workspace, uint32_t phase,
-                           uint32_t part, uint32_t parts);
+/* The same call shared out: for each phase in order, every part in 0 .. parts-1 once, in any order
+ * or at once on as many threads; all parts of a phase end before the next phase begins. Bits do
+ * not depend on parts. `workspace` holds minilm_128_workspace_bytes(parts). */
+int minilm_128_forward_part(const void *packed, const attn_args *args, void *workspace,
+    uint32_t phase, uint32_t part, uint32_t parts);
 
 size_t minilm_128_packed_bytes(void);
 size_t minilm_128_workspace_bytes(size_t parts);

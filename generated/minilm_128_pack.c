@@ -38,7 +38,8 @@
  *   V bias stays: a row may be empty and then gives 0
  *
  * Every matrix is cut into panels of columns (output features); a panel is
- * [bias row, if any][depth][columns], columns beyond the matrix are zero. All folding is in double. */
+ * [bias row, if any][depth][columns], columns beyond the matrix are zero. All folding is in
+ * double. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -76,7 +77,8 @@ static int scales(const float *values, size_t count, double factor)
     return 1;
 }
 /* Appends one matrix [columns][depth] to the blob; returns the place behind it. */
-static float *pack_matrix(float *to, const float *weight, size_t columns, size_t depth, double factor,
+static float *pack_matrix(float *to, const float *weight, size_t columns, size_t depth,
+    double factor,
                           const struct panel_group *groups, size_t group_count,
                           double (*bias)(const attn_weights *, size_t), const attn_weights *weights)
 {
@@ -112,7 +114,9 @@ static double o_bias(const attn_weights *weights, size_t column)
 }
 int minilm_128_pack(const attn_weights *weights, void *packed)
 {
-    if (!weights || !packed || !weights->q_weight || !weights->q_bias || !weights->k_weight || !weights->v_weight || !weights->v_bias || !weights->o_weight || !weights->o_bias || !weights->k_bias)
+    if (!weights || !packed || !weights->q_weight || !weights->q_bias || !weights->k_weight
+        || !weights->v_weight || !weights->v_bias || !weights->o_weight || !weights->o_bias
+        || !weights->k_bias)
         return ATTN_E_NULL;
     if ((uintptr_t)packed % MINILM_128_ALIGNMENT != 0)
         return ATTN_E_ALIGN;
@@ -126,14 +130,10 @@ int minilm_128_pack(const attn_weights *weights, void *packed)
             return ATTN_E_NONFINITE;
     }
     float *to = (float *)packed;
-    to = pack_matrix(to, weights->q_weight, 384, 384, Q_FACTOR, q_groups, 1, q_bias,
-                     weights);
-    to = pack_matrix(to, weights->k_weight, 384, 384, 1.0, k_groups, 1, 0,
-                     weights);
-    to = pack_matrix(to, weights->v_weight, 384, 384, 1.0, v_groups, 1, v_bias,
-                     weights);
-    to = pack_matrix(to, weights->o_weight, 384, 384, 1.0, o_groups, 1, o_bias,
-                     weights);
+    to = pack_matrix(to, weights->q_weight, 384, 384, Q_FACTOR, q_groups, 1, q_bias, weights);
+    to = pack_matrix(to, weights->k_weight, 384, 384, 1.0, k_groups, 1, 0, weights);
+    to = pack_matrix(to, weights->v_weight, 384, 384, 1.0, v_groups, 1, v_bias, weights);
+    to = pack_matrix(to, weights->o_weight, 384, 384, 1.0, o_groups, 1, o_bias, weights);
     (void)to;
     return ATTN_OK;
 }

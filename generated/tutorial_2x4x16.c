@@ -2378,7 +2378,7 @@ static void phase_output(const float *restrict weights, const attn_args *restric
     output_2_4x2(ws_heads, weights + 1022, y + 14);
     output_2_4x2(ws_heads + 64, weights + 1022, y + 78);
 }
-/* ---- Entry points ----------------------------------------------------------------------------- */
+/* ---- Entry points ---------------------------------------------------------------------------- */
 
 /* Everything a call can get wrong, before anything is written. */
 static int check(const void *packed, const attn_args *args, const void *workspace)
@@ -2391,8 +2391,8 @@ static int check(const void *packed, const attn_args *args, const void *workspac
 }
 
 /* `part` of `parts` shares of one phase. */
-static void run_phase(const void *packed, const attn_args *args, void *memory, uint32_t phase, uint32_t part
-                      , uint32_t parts)
+static void run_phase(const void *packed, const attn_args *args, void *memory, uint32_t phase,
+    uint32_t part, uint32_t parts)
 {
     float *const workspace = (float *)memory;
     const float *const weights = (const float *)packed;
@@ -2405,8 +2405,8 @@ static void run_phase(const void *packed, const attn_args *args, void *memory, u
         phase_output(weights, args, workspace, part);
 }
 
-int tutorial_2x4x16_forward_part(const void *packed, const attn_args *args, void *workspace, uint32_t phase,
-                           uint32_t part, uint32_t parts)
+int tutorial_2x4x16_forward_part(const void *packed, const attn_args *args, void *workspace,
+    uint32_t phase, uint32_t part, uint32_t parts)
 {
     const int status = check(packed, args, workspace);
     if (status != ATTN_OK)
@@ -2435,14 +2435,15 @@ size_t tutorial_2x4x16_packed_bytes(void)
 
 size_t tutorial_2x4x16_workspace_bytes(size_t parts)
 {
-    return TUTORIAL_2X4X16_WORKSPACE_BYTES + (parts > 1 ? parts - 1 : 0) * TUTORIAL_2X4X16_PART_BYTES;
+    return TUTORIAL_2X4X16_WORKSPACE_BYTES + (parts > 1 ? parts - 1
+        : 0) * TUTORIAL_2X4X16_PART_BYTES;
 }
 
 const attn_kernel tutorial_2x4x16_kernel = {
     .abi = ATTN_KERNEL_ABI,
     .features = 0,
-    .tensors = 
-ATTN_T_X | ATTN_T_Q_BIAS | ATTN_T_K_BIAS | ATTN_T_V_BIAS | ATTN_T_O_BIAS | ATTN_T_O_WEIGHT,
+    .tensors = ATTN_T_X | ATTN_T_Q_BIAS | ATTN_T_K_BIAS | ATTN_T_V_BIAS | ATTN_T_O_BIAS
+        | ATTN_T_O_WEIGHT,
     .phases = TUTORIAL_2X4X16_PHASES,
     .name = "tutorial_2x4x16",
     .isa = "scalar",

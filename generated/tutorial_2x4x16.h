@@ -132,11 +132,13 @@ extern "C" {
 #endif
 
 /* ---- scalar ---- */
-#define TUTORIAL_2X4X16_PACKED_BYTES 4224       /* weights blob; 0: none needed */
-#define TUTORIAL_2X4X16_WORKSPACE_BYTES 2368 /* scratch of one part */
-#define TUTORIAL_2X4X16_PART_BYTES 320           /* more scratch for every further part */
-#define TUTORIAL_2X4X16_ALIGNMENT 64                       /* of packed weights and workspace */
-#define TUTORIAL_2X4X16_PHASES 3                   /* of tutorial_2x4x16_forward_part, run in order */
+/* Bytes of the packed weights (0: none needed), of the workspace of one part and of every further
+ * part; alignment of both; phases of tutorial_2x4x16_forward_part. */
+#define TUTORIAL_2X4X16_PACKED_BYTES 4224
+#define TUTORIAL_2X4X16_WORKSPACE_BYTES 2368
+#define TUTORIAL_2X4X16_PART_BYTES 320
+#define TUTORIAL_2X4X16_ALIGNMENT 64
+#define TUTORIAL_2X4X16_PHASES 3
 
 extern const attn_kernel tutorial_2x4x16_kernel;
 
@@ -150,11 +152,11 @@ int tutorial_2x4x16_pack(const attn_weights *weights, void *packed);
  * Reentrant with one workspace a call; no heap, no globals, floating-point state untouched. */
 int tutorial_2x4x16_forward(const void *packed, const attn_args *args, void *workspace);
 
-/* The same call shared out: for each phase in order, every part in 0 .. parts-1 once, in any order or
- * at once on as many threads; all parts of a phase end before the next phase begins. Bits do not
- * depend on parts. `workspace` holds tutorial_2x4x16_workspace_bytes(parts). */
-int tutorial_2x4x16_forward_part(const void *packed, const attn_args *args, void *workspace, uint32_t phase,
-                           uint32_t part, uint32_t parts);
+/* The same call shared out: for each phase in order, every part in 0 .. parts-1 once, in any order
+ * or at once on as many threads; all parts of a phase end before the next phase begins. Bits do
+ * not depend on parts. `workspace` holds tutorial_2x4x16_workspace_bytes(parts). */
+int tutorial_2x4x16_forward_part(const void *packed, const attn_args *args, void *workspace,
+    uint32_t phase, uint32_t part, uint32_t parts);
 
 size_t tutorial_2x4x16_packed_bytes(void);
 size_t tutorial_2x4x16_workspace_bytes(size_t parts);

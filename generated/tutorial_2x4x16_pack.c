@@ -37,7 +37,8 @@
  *   V bias moved into the output bias: weights sum to 1
  *
  * Every matrix is cut into panels of columns (output features); a panel is
- * [bias row, if any][depth][columns], columns beyond the matrix are zero. All folding is in double. */
+ * [bias row, if any][depth][columns], columns beyond the matrix are zero. All folding is in
+ * double. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -89,7 +90,8 @@ static double moved_bias(const attn_weights *weights, size_t out)
     return sum;
 }
 /* Appends one matrix [columns][depth] to the blob; returns the place behind it. */
-static float *pack_matrix(float *to, const float *weight, size_t columns, size_t depth, double factor,
+static float *pack_matrix(float *to, const float *weight, size_t columns, size_t depth,
+    double factor,
                           const struct panel_group *groups, size_t group_count,
                           double (*bias)(const attn_weights *, size_t), const attn_weights *weights)
 {
@@ -115,7 +117,9 @@ static double q_bias(const attn_weights *weights, size_t column)
 }
 int tutorial_2x4x16_pack(const attn_weights *weights, void *packed)
 {
-    if (!weights || !packed || !weights->q_weight || !weights->q_bias || !weights->k_weight || !weights->v_weight || !weights->o_weight || !weights->o_bias || !weights->v_bias || !weights->k_bias)
+    if (!weights || !packed || !weights->q_weight || !weights->q_bias || !weights->k_weight
+        || !weights->v_weight || !weights->o_weight || !weights->o_bias || !weights->v_bias
+        || !weights->k_bias)
         return ATTN_E_NULL;
     if ((uintptr_t)packed % TUTORIAL_2X4X16_ALIGNMENT != 0)
         return ATTN_E_ALIGN;
@@ -129,14 +133,10 @@ int tutorial_2x4x16_pack(const attn_weights *weights, void *packed)
             return ATTN_E_NONFINITE;
     }
     float *to = (float *)packed;
-    to = pack_matrix(to, weights->q_weight, 16, 16, Q_FACTOR, q_groups, 1, q_bias,
-                     weights);
-    to = pack_matrix(to, weights->k_weight, 16, 16, 1.0, k_groups, 1, 0,
-                     weights);
-    to = pack_matrix(to, weights->v_weight, 16, 16, 1.0, v_groups, 1, 0,
-                     weights);
-    to = pack_matrix(to, weights->o_weight, 16, 16, 1.0, o_groups, 2, moved_bias,
-                     weights);
+    to = pack_matrix(to, weights->q_weight, 16, 16, Q_FACTOR, q_groups, 1, q_bias, weights);
+    to = pack_matrix(to, weights->k_weight, 16, 16, 1.0, k_groups, 1, 0, weights);
+    to = pack_matrix(to, weights->v_weight, 16, 16, 1.0, v_groups, 1, 0, weights);
+    to = pack_matrix(to, weights->o_weight, 16, 16, 1.0, o_groups, 2, moved_bias, weights);
     (void)to;
     return ATTN_OK;
 }

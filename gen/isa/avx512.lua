@@ -72,8 +72,8 @@ return {
     registers = 32,
     header = "immintrin.h",
     guard = {
-        condition = "defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && "
-            .. "defined(__AVX512VL__)",
+        condition = "defined(__AVX512F__) && defined(__AVX512BW__) && \\\n      "
+            .. "defined(__AVX512DQ__) && defined(__AVX512VL__)",
         message = "compile with -mavx512f -mavx512bw -mavx512dq -mavx512vl",
     },
     flags = { "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma",
