@@ -22,3 +22,4 @@ for _, variant in ipairs(manifest.variants) do
     print_line(variant.pack, manifest.plain_flags)
 end
 print_line(manifest.dispatcher, manifest.plain_flags)
+print_line(manifest.dispatcher_pack, manifest.plain_flags)

@@ -3,12 +3,13 @@
 -- broadcast, B in vectors. Where A and B live, how C starts and where it goes is the caller's.
 -- Checks the registers; knows no layout and no ISA.
 --
--- A depth beyond DEPTH_BLOCK is summed in blocks, each from zero, and the blocks' sums one after
+-- A depth beyond LONGEST_SUM is summed in blocks, each from zero, and the blocks' sums one after
 -- the
 -- other: rounding errors then grow with the block, not with the depth. The running sum waits in
 -- memory (`carry`), so the tile needs no more registers.
 local tile <const> = {}
 
+tile.LONGEST_SUM = 384
 tile.DEPTH_BLOCK = 256
 
 local function accumulator(r, v) return ("c%d_%d"):format(r, v) end
@@ -80,7 +81,8 @@ end
 --   title              what the tile is, for a comment
 --   rows, vectors      tile shape
 --   registers          of the machine; an error when the tile needs more
---   depth              integer, or an index over variables; max_depth bounds the latter
+--   depth              integer, or an index over variables
+--   max_depth          the deepest of all tiles that must add up alike (nil: depth itself)
 --   unroll             steps per turn of the depth loop; >= depth: no loop
 --   a(k, r), b(k, v)   memory of A's scalar and B's vector at depth k
 --   start(r, v)        op and arguments of the accumulator's first value; nil: zero
@@ -103,7 +105,7 @@ function tile.product(block, spec)
     end)
     local known <const> = math.type(spec.depth) == "integer"
     local zero <const> = spec.index(0)
-    if (known and spec.depth or spec.max_depth) <= tile.DEPTH_BLOCK then
+    if (spec.max_depth or spec.depth) <= tile.LONGEST_SUM then
         if known then
             emit_range(block, spec, zero, spec.depth)
         else
@@ -118,7 +120,7 @@ function tile.product(block, spec)
         add_carry(body, spec, true)
     end
     if known then
-        local last <const> = (spec.depth - 1) // tile.DEPTH_BLOCK
+        local last <const> = math.max(0, (spec.depth - 1) // tile.DEPTH_BLOCK)
         block:each("part", last, spec.unroll >= tile.DEPTH_BLOCK, function(body, part)
             whole_block(body, part * tile.DEPTH_BLOCK)
         end)

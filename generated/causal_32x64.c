@@ -45,8 +45,8 @@
  *     vectors, k unrolled by 1, stored head by head
  *   v: 32 rows x 64 -> 64, tile 6x4 (rows x vectors), row tiles 2x6 + 4x5, 4 panels of 4
  *     vectors, k unrolled by 1, stored head by head
- *   o: 32 rows x 64 -> 64, tile 4x6 (rows x vectors), row tiles 8x4, 1 panel of 6 vectors + 2
- *     panels of 5 vectors, k unrolled by 1, stored by rows
+ *   o: 32 rows x 64 -> 64, tile 6x4 (rows x vectors), row tiles 2x6 + 4x5, 4 panels of 4
+ *     vectors, k unrolled by 1, stored by rows
  *   attention: 2 blocks of 16 queries (4 vectors, lanes along queries), context row tiles 1x6 +
  *     2x5
  *   scores: key tiles 5x6 + 1x2, k unrolled by 1
@@ -1396,178 +1396,178 @@ static void phase_attention(const attn_args *restrict args, float *restrict work
 
 /* ---- Output projection: y = heads . Wo^T + bo ------------------------------------------------ */
 
-/* 32 rows of one panel of 24 columns: out = bias + in . panel. */
-static void output_24_4x6(const float *restrict input, const float *restrict panel,
+/* 12 rows of one panel of 16 columns: out = bias + in . panel. */
+static void output_16_6x4(const float *restrict input, const float *restrict panel,
     float *restrict out)
 {
-    for (size_t tile = 0; tile < 8; tile++) {
-        const float *in_rows = input + 256 * tile;
-        /* 4 rows x 24 columns */
+    for (size_t tile = 0; tile < 2; tile++) {
+        const float *in_rows = input + 384 * tile;
+        /* 6 rows x 16 columns */
         float32x4_t c0_0 = vld1q_f32(panel);
         float32x4_t c0_1 = vld1q_f32(panel + 4);
         float32x4_t c0_2 = vld1q_f32(panel + 8);
         float32x4_t c0_3 = vld1q_f32(panel + 12);
-        float32x4_t c0_4 = vld1q_f32(panel + 16);
-        float32x4_t c0_5 = vld1q_f32(panel + 20);
         float32x4_t c1_0 = vld1q_f32(panel);
         float32x4_t c1_1 = vld1q_f32(panel + 4);
         float32x4_t c1_2 = vld1q_f32(panel + 8);
         float32x4_t c1_3 = vld1q_f32(panel + 12);
-        float32x4_t c1_4 = vld1q_f32(panel + 16);
-        float32x4_t c1_5 = vld1q_f32(panel + 20);
         float32x4_t c2_0 = vld1q_f32(panel);
         float32x4_t c2_1 = vld1q_f32(panel + 4);
         float32x4_t c2_2 = vld1q_f32(panel + 8);
         float32x4_t c2_3 = vld1q_f32(panel + 12);
-        float32x4_t c2_4 = vld1q_f32(panel + 16);
-        float32x4_t c2_5 = vld1q_f32(panel + 20);
         float32x4_t c3_0 = vld1q_f32(panel);
         float32x4_t c3_1 = vld1q_f32(panel + 4);
         float32x4_t c3_2 = vld1q_f32(panel + 8);
         float32x4_t c3_3 = vld1q_f32(panel + 12);
-        float32x4_t c3_4 = vld1q_f32(panel + 16);
-        float32x4_t c3_5 = vld1q_f32(panel + 20);
+        float32x4_t c4_0 = vld1q_f32(panel);
+        float32x4_t c4_1 = vld1q_f32(panel + 4);
+        float32x4_t c4_2 = vld1q_f32(panel + 8);
+        float32x4_t c4_3 = vld1q_f32(panel + 12);
+        float32x4_t c5_0 = vld1q_f32(panel);
+        float32x4_t c5_1 = vld1q_f32(panel + 4);
+        float32x4_t c5_2 = vld1q_f32(panel + 8);
+        float32x4_t c5_3 = vld1q_f32(panel + 12);
         for (size_t k = 0; k < 64; k++) {
-            const float32x4_t b0 = vld1q_f32(panel + 24 * k + 24);
-            const float32x4_t b1 = vld1q_f32(panel + 24 * k + 28);
-            const float32x4_t b2 = vld1q_f32(panel + 24 * k + 32);
-            const float32x4_t b3 = vld1q_f32(panel + 24 * k + 36);
-            const float32x4_t b4 = vld1q_f32(panel + 24 * k + 40);
-            const float32x4_t b5 = vld1q_f32(panel + 24 * k + 44);
+            const float32x4_t b0 = vld1q_f32(panel + 16 * k + 16);
+            const float32x4_t b1 = vld1q_f32(panel + 16 * k + 20);
+            const float32x4_t b2 = vld1q_f32(panel + 16 * k + 24);
+            const float32x4_t b3 = vld1q_f32(panel + 16 * k + 28);
             const float32x4_t a0 = vld1q_dup_f32(in_rows + k);
             c0_0 = vfmaq_f32(c0_0, a0, b0);
             c0_1 = vfmaq_f32(c0_1, a0, b1);
             c0_2 = vfmaq_f32(c0_2, a0, b2);
             c0_3 = vfmaq_f32(c0_3, a0, b3);
-            c0_4 = vfmaq_f32(c0_4, a0, b4);
-            c0_5 = vfmaq_f32(c0_5, a0, b5);
             const float32x4_t a1 = vld1q_dup_f32(in_rows + k + 64);
             c1_0 = vfmaq_f32(c1_0, a1, b0);
             c1_1 = vfmaq_f32(c1_1, a1, b1);
             c1_2 = vfmaq_f32(c1_2, a1, b2);
             c1_3 = vfmaq_f32(c1_3, a1, b3);
-            c1_4 = vfmaq_f32(c1_4, a1, b4);
-            c1_5 = vfmaq_f32(c1_5, a1, b5);
             const float32x4_t a2 = vld1q_dup_f32(in_rows + k + 128);
             c2_0 = vfmaq_f32(c2_0, a2, b0);
             c2_1 = vfmaq_f32(c2_1, a2, b1);
             c2_2 = vfmaq_f32(c2_2, a2, b2);
             c2_3 = vfmaq_f32(c2_3, a2, b3);
-            c2_4 = vfmaq_f32(c2_4, a2, b4);
-            c2_5 = vfmaq_f32(c2_5, a2, b5);
             const float32x4_t a3 = vld1q_dup_f32(in_rows + k + 192);
             c3_0 = vfmaq_f32(c3_0, a3, b0);
             c3_1 = vfmaq_f32(c3_1, a3, b1);
             c3_2 = vfmaq_f32(c3_2, a3, b2);
             c3_3 = vfmaq_f32(c3_3, a3, b3);
-            c3_4 = vfmaq_f32(c3_4, a3, b4);
-            c3_5 = vfmaq_f32(c3_5, a3, b5);
+            const float32x4_t a4 = vld1q_dup_f32(in_rows + k + 256);
+            c4_0 = vfmaq_f32(c4_0, a4, b0);
+            c4_1 = vfmaq_f32(c4_1, a4, b1);
+            c4_2 = vfmaq_f32(c4_2, a4, b2);
+            c4_3 = vfmaq_f32(c4_3, a4, b3);
+            const float32x4_t a5 = vld1q_dup_f32(in_rows + k + 320);
+            c5_0 = vfmaq_f32(c5_0, a5, b0);
+            c5_1 = vfmaq_f32(c5_1, a5, b1);
+            c5_2 = vfmaq_f32(c5_2, a5, b2);
+            c5_3 = vfmaq_f32(c5_3, a5, b3);
         }
-        vst1q_f32(out + 256 * tile, c0_0);
-        vst1q_f32(out + 256 * tile + 4, c0_1);
-        vst1q_f32(out + 256 * tile + 8, c0_2);
-        vst1q_f32(out + 256 * tile + 12, c0_3);
-        vst1q_f32(out + 256 * tile + 16, c0_4);
-        vst1q_f32(out + 256 * tile + 20, c0_5);
-        vst1q_f32(out + 256 * tile + 64, c1_0);
-        vst1q_f32(out + 256 * tile + 68, c1_1);
-        vst1q_f32(out + 256 * tile + 72, c1_2);
-        vst1q_f32(out + 256 * tile + 76, c1_3);
-        vst1q_f32(out + 256 * tile + 80, c1_4);
-        vst1q_f32(out + 256 * tile + 84, c1_5);
-        vst1q_f32(out + 256 * tile + 128, c2_0);
-        vst1q_f32(out + 256 * tile + 132, c2_1);
-        vst1q_f32(out + 256 * tile + 136, c2_2);
-        vst1q_f32(out + 256 * tile + 140, c2_3);
-        vst1q_f32(out + 256 * tile + 144, c2_4);
-        vst1q_f32(out + 256 * tile + 148, c2_5);
-        vst1q_f32(out + 256 * tile + 192, c3_0);
-        vst1q_f32(out + 256 * tile + 196, c3_1);
-        vst1q_f32(out + 256 * tile + 200, c3_2);
-        vst1q_f32(out + 256 * tile + 204, c3_3);
-        vst1q_f32(out + 256 * tile + 208, c3_4);
-        vst1q_f32(out + 256 * tile + 212, c3_5);
+        vst1q_f32(out + 384 * tile, c0_0);
+        vst1q_f32(out + 384 * tile + 4, c0_1);
+        vst1q_f32(out + 384 * tile + 8, c0_2);
+        vst1q_f32(out + 384 * tile + 12, c0_3);
+        vst1q_f32(out + 384 * tile + 64, c1_0);
+        vst1q_f32(out + 384 * tile + 68, c1_1);
+        vst1q_f32(out + 384 * tile + 72, c1_2);
+        vst1q_f32(out + 384 * tile + 76, c1_3);
+        vst1q_f32(out + 384 * tile + 128, c2_0);
+        vst1q_f32(out + 384 * tile + 132, c2_1);
+        vst1q_f32(out + 384 * tile + 136, c2_2);
+        vst1q_f32(out + 384 * tile + 140, c2_3);
+        vst1q_f32(out + 384 * tile + 192, c3_0);
+        vst1q_f32(out + 384 * tile + 196, c3_1);
+        vst1q_f32(out + 384 * tile + 200, c3_2);
+        vst1q_f32(out + 384 * tile + 204, c3_3);
+        vst1q_f32(out + 384 * tile + 256, c4_0);
+        vst1q_f32(out + 384 * tile + 260, c4_1);
+        vst1q_f32(out + 384 * tile + 264, c4_2);
+        vst1q_f32(out + 384 * tile + 268, c4_3);
+        vst1q_f32(out + 384 * tile + 320, c5_0);
+        vst1q_f32(out + 384 * tile + 324, c5_1);
+        vst1q_f32(out + 384 * tile + 328, c5_2);
+        vst1q_f32(out + 384 * tile + 332, c5_3);
     }
 }
 
-/* 32 rows of one panel of 20 columns: out = bias + in . panel. */
-static void output_20_4x5(const float *restrict input, const float *restrict panel,
+/* 20 rows of one panel of 16 columns: out = bias + in . panel. */
+static void output_16_5x4(const float *restrict input, const float *restrict panel,
     float *restrict out)
 {
-    for (size_t tile = 0; tile < 8; tile++) {
-        const float *in_rows = input + 256 * tile;
-        /* 4 rows x 20 columns */
+    for (size_t tile = 0; tile < 4; tile++) {
+        const float *in_rows = input + 320 * tile;
+        /* 5 rows x 16 columns */
         float32x4_t c0_0 = vld1q_f32(panel);
         float32x4_t c0_1 = vld1q_f32(panel + 4);
         float32x4_t c0_2 = vld1q_f32(panel + 8);
         float32x4_t c0_3 = vld1q_f32(panel + 12);
-        float32x4_t c0_4 = vld1q_f32(panel + 16);
         float32x4_t c1_0 = vld1q_f32(panel);
         float32x4_t c1_1 = vld1q_f32(panel + 4);
         float32x4_t c1_2 = vld1q_f32(panel + 8);
         float32x4_t c1_3 = vld1q_f32(panel + 12);
-        float32x4_t c1_4 = vld1q_f32(panel + 16);
         float32x4_t c2_0 = vld1q_f32(panel);
         float32x4_t c2_1 = vld1q_f32(panel + 4);
         float32x4_t c2_2 = vld1q_f32(panel + 8);
         float32x4_t c2_3 = vld1q_f32(panel + 12);
-        float32x4_t c2_4 = vld1q_f32(panel + 16);
         float32x4_t c3_0 = vld1q_f32(panel);
         float32x4_t c3_1 = vld1q_f32(panel + 4);
         float32x4_t c3_2 = vld1q_f32(panel + 8);
         float32x4_t c3_3 = vld1q_f32(panel + 12);
-        float32x4_t c3_4 = vld1q_f32(panel + 16);
+        float32x4_t c4_0 = vld1q_f32(panel);
+        float32x4_t c4_1 = vld1q_f32(panel + 4);
+        float32x4_t c4_2 = vld1q_f32(panel + 8);
+        float32x4_t c4_3 = vld1q_f32(panel + 12);
         for (size_t k = 0; k < 64; k++) {
-            const float32x4_t b0 = vld1q_f32(panel + 20 * k + 20);
-            const float32x4_t b1 = vld1q_f32(panel + 20 * k + 24);
-            const float32x4_t b2 = vld1q_f32(panel + 20 * k + 28);
-            const float32x4_t b3 = vld1q_f32(panel + 20 * k + 32);
-            const float32x4_t b4 = vld1q_f32(panel + 20 * k + 36);
+            const float32x4_t b0 = vld1q_f32(panel + 16 * k + 16);
+            const float32x4_t b1 = vld1q_f32(panel + 16 * k + 20);
+            const float32x4_t b2 = vld1q_f32(panel + 16 * k + 24);
+            const float32x4_t b3 = vld1q_f32(panel + 16 * k + 28);
             const float32x4_t a0 = vld1q_dup_f32(in_rows + k);
             c0_0 = vfmaq_f32(c0_0, a0, b0);
             c0_1 = vfmaq_f32(c0_1, a0, b1);
             c0_2 = vfmaq_f32(c0_2, a0, b2);
             c0_3 = vfmaq_f32(c0_3, a0, b3);
-            c0_4 = vfmaq_f32(c0_4, a0, b4);
             const float32x4_t a1 = vld1q_dup_f32(in_rows + k + 64);
             c1_0 = vfmaq_f32(c1_0, a1, b0);
             c1_1 = vfmaq_f32(c1_1, a1, b1);
             c1_2 = vfmaq_f32(c1_2, a1, b2);
             c1_3 = vfmaq_f32(c1_3, a1, b3);
-            c1_4 = vfmaq_f32(c1_4, a1, b4);
             const float32x4_t a2 = vld1q_dup_f32(in_rows + k + 128);
             c2_0 = vfmaq_f32(c2_0, a2, b0);
             c2_1 = vfmaq_f32(c2_1, a2, b1);
             c2_2 = vfmaq_f32(c2_2, a2, b2);
             c2_3 = vfmaq_f32(c2_3, a2, b3);
-            c2_4 = vfmaq_f32(c2_4, a2, b4);
             const float32x4_t a3 = vld1q_dup_f32(in_rows + k + 192);
             c3_0 = vfmaq_f32(c3_0, a3, b0);
             c3_1 = vfmaq_f32(c3_1, a3, b1);
             c3_2 = vfmaq_f32(c3_2, a3, b2);
             c3_3 = vfmaq_f32(c3_3, a3, b3);
-            c3_4 = vfmaq_f32(c3_4, a3, b4);
+            const float32x4_t a4 = vld1q_dup_f32(in_rows + k + 256);
+            c4_0 = vfmaq_f32(c4_0, a4, b0);
+            c4_1 = vfmaq_f32(c4_1, a4, b1);
+            c4_2 = vfmaq_f32(c4_2, a4, b2);
+            c4_3 = vfmaq_f32(c4_3, a4, b3);
         }
-        vst1q_f32(out + 256 * tile, c0_0);
-        vst1q_f32(out + 256 * tile + 4, c0_1);
-        vst1q_f32(out + 256 * tile + 8, c0_2);
-        vst1q_f32(out + 256 * tile + 12, c0_3);
-        vst1q_f32(out + 256 * tile + 16, c0_4);
-        vst1q_f32(out + 256 * tile + 64, c1_0);
-        vst1q_f32(out + 256 * tile + 68, c1_1);
-        vst1q_f32(out + 256 * tile + 72, c1_2);
-        vst1q_f32(out + 256 * tile + 76, c1_3);
-        vst1q_f32(out + 256 * tile + 80, c1_4);
-        vst1q_f32(out + 256 * tile + 128, c2_0);
-        vst1q_f32(out + 256 * tile + 132, c2_1);
-        vst1q_f32(out + 256 * tile + 136, c2_2);
-        vst1q_f32(out + 256 * tile + 140, c2_3);
-        vst1q_f32(out + 256 * tile + 144, c2_4);
-        vst1q_f32(out + 256 * tile + 192, c3_0);
-        vst1q_f32(out + 256 * tile + 196, c3_1);
-        vst1q_f32(out + 256 * tile + 200, c3_2);
-        vst1q_f32(out + 256 * tile + 204, c3_3);
-        vst1q_f32(out + 256 * tile + 208, c3_4);
+        vst1q_f32(out + 320 * tile, c0_0);
+        vst1q_f32(out + 320 * tile + 4, c0_1);
+        vst1q_f32(out + 320 * tile + 8, c0_2);
+        vst1q_f32(out + 320 * tile + 12, c0_3);
+        vst1q_f32(out + 320 * tile + 64, c1_0);
+        vst1q_f32(out + 320 * tile + 68, c1_1);
+        vst1q_f32(out + 320 * tile + 72, c1_2);
+        vst1q_f32(out + 320 * tile + 76, c1_3);
+        vst1q_f32(out + 320 * tile + 128, c2_0);
+        vst1q_f32(out + 320 * tile + 132, c2_1);
+        vst1q_f32(out + 320 * tile + 136, c2_2);
+        vst1q_f32(out + 320 * tile + 140, c2_3);
+        vst1q_f32(out + 320 * tile + 192, c3_0);
+        vst1q_f32(out + 320 * tile + 196, c3_1);
+        vst1q_f32(out + 320 * tile + 200, c3_2);
+        vst1q_f32(out + 320 * tile + 204, c3_3);
+        vst1q_f32(out + 320 * tile + 256, c4_0);
+        vst1q_f32(out + 320 * tile + 260, c4_1);
+        vst1q_f32(out + 320 * tile + 264, c4_2);
+        vst1q_f32(out + 320 * tile + 268, c4_3);
     }
 }
 
@@ -1578,19 +1578,12 @@ static void phase_output(const float *restrict weights, const attn_args *restric
     float *y = args->y;
     float *ws_heads = workspace + 6144;
     {
-        const size_t first = 1 * part / parts;
-        const size_t last = 1 * (part + 1) / parts;
+        const size_t first = 4 * part / parts;
+        const size_t last = 4 * (part + 1) / parts;
         for (size_t panel = first; panel < last; panel++) {
             const size_t block = panel / 1;
-            output_24_4x6(ws_heads, weights + 1560 * panel + 12352, y + 24 * block);
-        }
-    }
-    {
-        const size_t first = 2 * part / parts;
-        const size_t last = 2 * (part + 1) / parts;
-        for (size_t panel = first; panel < last; panel++) {
-            const size_t block = panel / 1;
-            output_20_4x5(ws_heads, weights + 1300 * panel + 13912, y + 20 * block + 24);
+            output_16_6x4(ws_heads, weights + 1040 * panel + 12352, y + 16 * block);
+            output_16_5x4(ws_heads + 768, weights + 1040 * panel + 12352, y + 16 * block + 768);
         }
     }
 }
@@ -1661,7 +1654,7 @@ const attn_kernel causal_32x64_kernel = {
     .phases = CAUSAL_32X64_PHASES,
     .name = "causal_32x64",
     .isa = "neon",
-    .layout_hash = UINT64_C(0x312452869372815a),
+    .layout_hash = UINT64_C(0x5584d58062906b7d),
     .config_hash = UINT64_C(0xeac927bb411f528a),
     .batch = 1,
     .seq_len = 32,

@@ -31,7 +31,7 @@
  *   q [64][64]: panels x columns 4x16, bias, times Q_FACTOR
  *   k [64][64]: panels x columns 4x16
  *   v [64][64]: panels x columns 4x16
- *   o [64][64]: panels x columns 1x24+2x20, bias
+ *   o [64][64]: panels x columns 4x16, bias
  *   logits in units of log2: softmax uses exp2 alone
  *   scale folded into Wq and bq
  *   K bias dropped: it shifts every logit of a row alike
@@ -60,7 +60,7 @@ struct panel_group {
 static const struct panel_group q_groups[1] = {{4, 16}};
 static const struct panel_group k_groups[1] = {{4, 16}};
 static const struct panel_group v_groups[1] = {{4, 16}};
-static const struct panel_group o_groups[2] = {{1, 24}, {2, 20}};
+static const struct panel_group o_groups[1] = {{4, 16}};
 
 static int is_finite(double value)
 {
@@ -137,7 +137,7 @@ int causal_32x64_pack(const attn_weights *weights, void *packed)
     to = pack_matrix(to, weights->q_weight, 64, 64, Q_FACTOR, q_groups, 1, q_bias, weights);
     to = pack_matrix(to, weights->k_weight, 64, 64, 1.0, k_groups, 1, 0, weights);
     to = pack_matrix(to, weights->v_weight, 64, 64, 1.0, v_groups, 1, 0, weights);
-    to = pack_matrix(to, weights->o_weight, 64, 64, 1.0, o_groups, 2, moved_bias, weights);
+    to = pack_matrix(to, weights->o_weight, 64, 64, 1.0, o_groups, 1, moved_bias, weights);
     (void)to;
     return ATTN_OK;
 }

@@ -32,11 +32,11 @@
  *   fold: logits in units of log2: softmax uses exp2 alone
  *   fold: scale applied while gathering the queries (no Wq)
  *   attention: 4 blocks of 2 queries (2 vectors, lanes along queries), context row tiles 1x2
- *   scores: key tiles 4x6, k unrolled by 4
+ *   scores: key tiles 4x5 + 1x4, k unrolled by 8
  *   softmax: whole rows, whole-number maximum, base 2, exact
  *   context: tile 2x4, k unrolled by 8, rows with NaN computed again from allowed keys
  *   matmul flops: projections 0, core 49152
- *   bytes: packed 0, workspace 448 (448 more a part), frames under 4096, code about 4068
+ *   bytes: packed 0, workspace 448 (448 more a part), frames under 4096, code about 5796
  *   workspace of a part + 0: queries, query block, transposed: [head_dim][queries]
  *   workspace of a part + 32: scores, logits, then weights before division: [kv_len][queries]
  *   workspace of a part + 80: maxima, reference maximum of each query
@@ -132,16 +132,16 @@ static void start_maxima_2(float *restrict maxima)
     maxima[1] = nothing;
 }
 
-/* Logits of keys from 0 on, in tiles of 6. */
-static void scores_6keys_2(const float *restrict key_rows, const uint8_t *key_keep,
+/* Logits of keys from 0 on, in tiles of 5. */
+static void scores_5keys_2(const float *restrict key_rows, const uint8_t *key_keep,
     float *restrict queries, float *restrict scores, float *restrict maxima)
 {
     float max0 = maxima[0];
     float max1 = maxima[1];
     const float hidden = minus_infinity();
     for (size_t tile = 0; tile < 4; tile++) {
-        const float *keys = key_rows + 96 * tile;
-        /* 6 keys x 2 queries */
+        const float *keys = key_rows + 80 * tile;
+        /* 5 keys x 2 queries */
         float c0_0 = 0.0f;
         float c0_1 = 0.0f;
         float c1_0 = 0.0f;
@@ -152,9 +152,7 @@ static void scores_6keys_2(const float *restrict key_rows, const uint8_t *key_ke
         float c3_1 = 0.0f;
         float c4_0 = 0.0f;
         float c4_1 = 0.0f;
-        float c5_0 = 0.0f;
-        float c5_1 = 0.0f;
-        for (size_t k = 0; k < 16; k += 4) {
+        for (size_t k = 0; k < 16; k += 8) {
             {
                 const float b0 = queries[2 * k];
                 const float b1 = queries[2 * k + 1];
@@ -173,9 +171,6 @@ static void scores_6keys_2(const float *restrict key_rows, const uint8_t *key_ke
                 const float a4 = keys[k + 64];
                 c4_0 = a4 * b0 + c4_0;
                 c4_1 = a4 * b1 + c4_1;
-                const float a5 = keys[k + 80];
-                c5_0 = a5 * b0 + c5_0;
-                c5_1 = a5 * b1 + c5_1;
             }
             {
                 const float b0 = queries[2 * k + 2];
@@ -195,9 +190,6 @@ static void scores_6keys_2(const float *restrict key_rows, const uint8_t *key_ke
                 const float a4 = keys[k + 65];
                 c4_0 = a4 * b0 + c4_0;
                 c4_1 = a4 * b1 + c4_1;
-                const float a5 = keys[k + 81];
-                c5_0 = a5 * b0 + c5_0;
-                c5_1 = a5 * b1 + c5_1;
             }
             {
                 const float b0 = queries[2 * k + 4];
@@ -217,9 +209,6 @@ static void scores_6keys_2(const float *restrict key_rows, const uint8_t *key_ke
                 const float a4 = keys[k + 66];
                 c4_0 = a4 * b0 + c4_0;
                 c4_1 = a4 * b1 + c4_1;
-                const float a5 = keys[k + 82];
-                c5_0 = a5 * b0 + c5_0;
-                c5_1 = a5 * b1 + c5_1;
             }
             {
                 const float b0 = queries[2 * k + 6];
@@ -239,59 +228,308 @@ static void scores_6keys_2(const float *restrict key_rows, const uint8_t *key_ke
                 const float a4 = keys[k + 67];
                 c4_0 = a4 * b0 + c4_0;
                 c4_1 = a4 * b1 + c4_1;
-                const float a5 = keys[k + 83];
-                c5_0 = a5 * b0 + c5_0;
-                c5_1 = a5 * b1 + c5_1;
+            }
+            {
+                const float b0 = queries[2 * k + 8];
+                const float b1 = queries[2 * k + 9];
+                const float a0 = keys[k + 4];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                const float a1 = keys[k + 20];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                const float a2 = keys[k + 36];
+                c2_0 = a2 * b0 + c2_0;
+                c2_1 = a2 * b1 + c2_1;
+                const float a3 = keys[k + 52];
+                c3_0 = a3 * b0 + c3_0;
+                c3_1 = a3 * b1 + c3_1;
+                const float a4 = keys[k + 68];
+                c4_0 = a4 * b0 + c4_0;
+                c4_1 = a4 * b1 + c4_1;
+            }
+            {
+                const float b0 = queries[2 * k + 10];
+                const float b1 = queries[2 * k + 11];
+                const float a0 = keys[k + 5];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                const float a1 = keys[k + 21];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                const float a2 = keys[k + 37];
+                c2_0 = a2 * b0 + c2_0;
+                c2_1 = a2 * b1 + c2_1;
+                const float a3 = keys[k + 53];
+                c3_0 = a3 * b0 + c3_0;
+                c3_1 = a3 * b1 + c3_1;
+                const float a4 = keys[k + 69];
+                c4_0 = a4 * b0 + c4_0;
+                c4_1 = a4 * b1 + c4_1;
+            }
+            {
+                const float b0 = queries[2 * k + 12];
+                const float b1 = queries[2 * k + 13];
+                const float a0 = keys[k + 6];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                const float a1 = keys[k + 22];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                const float a2 = keys[k + 38];
+                c2_0 = a2 * b0 + c2_0;
+                c2_1 = a2 * b1 + c2_1;
+                const float a3 = keys[k + 54];
+                c3_0 = a3 * b0 + c3_0;
+                c3_1 = a3 * b1 + c3_1;
+                const float a4 = keys[k + 70];
+                c4_0 = a4 * b0 + c4_0;
+                c4_1 = a4 * b1 + c4_1;
+            }
+            {
+                const float b0 = queries[2 * k + 14];
+                const float b1 = queries[2 * k + 15];
+                const float a0 = keys[k + 7];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                const float a1 = keys[k + 23];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                const float a2 = keys[k + 39];
+                c2_0 = a2 * b0 + c2_0;
+                c2_1 = a2 * b1 + c2_1;
+                const float a3 = keys[k + 55];
+                c3_0 = a3 * b0 + c3_0;
+                c3_1 = a3 * b1 + c3_1;
+                const float a4 = keys[k + 71];
+                c4_0 = a4 * b0 + c4_0;
+                c4_1 = a4 * b1 + c4_1;
             }
         }
-        const int kept0 = key_keep[6 * tile] != 0;
+        const int kept0 = key_keep[5 * tile] != 0;
         const int row0 = kept0;
         const float s0_0 = row0 ? c0_0 : hidden;
         const float s0_1 = row0 ? c0_1 : hidden;
-        scores[12 * tile] = s0_0;
+        scores[10 * tile] = s0_0;
         max0 = max0 > s0_0 ? max0 : s0_0;
-        scores[12 * tile + 1] = s0_1;
+        scores[10 * tile + 1] = s0_1;
         max1 = max1 > s0_1 ? max1 : s0_1;
-        const int kept1 = key_keep[6 * tile + 1] != 0;
+        const int kept1 = key_keep[5 * tile + 1] != 0;
         const int row1 = kept1;
         const float s1_0 = row1 ? c1_0 : hidden;
         const float s1_1 = row1 ? c1_1 : hidden;
-        scores[12 * tile + 2] = s1_0;
+        scores[10 * tile + 2] = s1_0;
         max0 = max0 > s1_0 ? max0 : s1_0;
-        scores[12 * tile + 3] = s1_1;
+        scores[10 * tile + 3] = s1_1;
         max1 = max1 > s1_1 ? max1 : s1_1;
-        const int kept2 = key_keep[6 * tile + 2] != 0;
+        const int kept2 = key_keep[5 * tile + 2] != 0;
         const int row2 = kept2;
         const float s2_0 = row2 ? c2_0 : hidden;
         const float s2_1 = row2 ? c2_1 : hidden;
-        scores[12 * tile + 4] = s2_0;
+        scores[10 * tile + 4] = s2_0;
         max0 = max0 > s2_0 ? max0 : s2_0;
-        scores[12 * tile + 5] = s2_1;
+        scores[10 * tile + 5] = s2_1;
         max1 = max1 > s2_1 ? max1 : s2_1;
-        const int kept3 = key_keep[6 * tile + 3] != 0;
+        const int kept3 = key_keep[5 * tile + 3] != 0;
         const int row3 = kept3;
         const float s3_0 = row3 ? c3_0 : hidden;
         const float s3_1 = row3 ? c3_1 : hidden;
-        scores[12 * tile + 6] = s3_0;
+        scores[10 * tile + 6] = s3_0;
         max0 = max0 > s3_0 ? max0 : s3_0;
-        scores[12 * tile + 7] = s3_1;
+        scores[10 * tile + 7] = s3_1;
         max1 = max1 > s3_1 ? max1 : s3_1;
-        const int kept4 = key_keep[6 * tile + 4] != 0;
+        const int kept4 = key_keep[5 * tile + 4] != 0;
         const int row4 = kept4;
         const float s4_0 = row4 ? c4_0 : hidden;
         const float s4_1 = row4 ? c4_1 : hidden;
-        scores[12 * tile + 8] = s4_0;
+        scores[10 * tile + 8] = s4_0;
         max0 = max0 > s4_0 ? max0 : s4_0;
-        scores[12 * tile + 9] = s4_1;
+        scores[10 * tile + 9] = s4_1;
         max1 = max1 > s4_1 ? max1 : s4_1;
-        const int kept5 = key_keep[6 * tile + 5] != 0;
-        const int row5 = kept5;
-        const float s5_0 = row5 ? c5_0 : hidden;
-        const float s5_1 = row5 ? c5_1 : hidden;
-        scores[12 * tile + 10] = s5_0;
-        max0 = max0 > s5_0 ? max0 : s5_0;
-        scores[12 * tile + 11] = s5_1;
-        max1 = max1 > s5_1 ? max1 : s5_1;
+    }
+    maxima[0] = max0;
+    maxima[1] = max1;
+}
+
+/* Logits of keys from 20 on, in tiles of 4. */
+static void scores_4keys_2(const float *restrict key_rows, const uint8_t *key_keep,
+    float *restrict queries, float *restrict scores, float *restrict maxima)
+{
+    float max0 = maxima[0];
+    float max1 = maxima[1];
+    const float hidden = minus_infinity();
+    {
+        /* 4 keys x 2 queries */
+        float c0_0 = 0.0f;
+        float c0_1 = 0.0f;
+        float c1_0 = 0.0f;
+        float c1_1 = 0.0f;
+        float c2_0 = 0.0f;
+        float c2_1 = 0.0f;
+        float c3_0 = 0.0f;
+        float c3_1 = 0.0f;
+        for (size_t k = 0; k < 16; k += 8) {
+            {
+                const float b0 = queries[2 * k];
+                const float b1 = queries[2 * k + 1];
+                const float a0 = key_rows[k + 320];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                const float a1 = key_rows[k + 336];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                const float a2 = key_rows[k + 352];
+                c2_0 = a2 * b0 + c2_0;
+                c2_1 = a2 * b1 + c2_1;
+                const float a3 = key_rows[k + 368];
+                c3_0 = a3 * b0 + c3_0;
+                c3_1 = a3 * b1 + c3_1;
+            }
+            {
+                const float b0 = queries[2 * k + 2];
+                const float b1 = queries[2 * k + 3];
+                const float a0 = key_rows[k + 321];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                const float a1 = key_rows[k + 337];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                const float a2 = key_rows[k + 353];
+                c2_0 = a2 * b0 + c2_0;
+                c2_1 = a2 * b1 + c2_1;
+                const float a3 = key_rows[k + 369];
+                c3_0 = a3 * b0 + c3_0;
+                c3_1 = a3 * b1 + c3_1;
+            }
+            {
+                const float b0 = queries[2 * k + 4];
+                const float b1 = queries[2 * k + 5];
+                const float a0 = key_rows[k + 322];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                const float a1 = key_rows[k + 338];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                const float a2 = key_rows[k + 354];
+                c2_0 = a2 * b0 + c2_0;
+                c2_1 = a2 * b1 + c2_1;
+                const float a3 = key_rows[k + 370];
+                c3_0 = a3 * b0 + c3_0;
+                c3_1 = a3 * b1 + c3_1;
+            }
+            {
+                const float b0 = queries[2 * k + 6];
+                const float b1 = queries[2 * k + 7];
+                const float a0 = key_rows[k + 323];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                const float a1 = key_rows[k + 339];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                const float a2 = key_rows[k + 355];
+                c2_0 = a2 * b0 + c2_0;
+                c2_1 = a2 * b1 + c2_1;
+                const float a3 = key_rows[k + 371];
+                c3_0 = a3 * b0 + c3_0;
+                c3_1 = a3 * b1 + c3_1;
+            }
+            {
+                const float b0 = queries[2 * k + 8];
+                const float b1 = queries[2 * k + 9];
+                const float a0 = key_rows[k + 324];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                const float a1 = key_rows[k + 340];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                const float a2 = key_rows[k + 356];
+                c2_0 = a2 * b0 + c2_0;
+                c2_1 = a2 * b1 + c2_1;
+                const float a3 = key_rows[k + 372];
+                c3_0 = a3 * b0 + c3_0;
+                c3_1 = a3 * b1 + c3_1;
+            }
+            {
+                const float b0 = queries[2 * k + 10];
+                const float b1 = queries[2 * k + 11];
+                const float a0 = key_rows[k + 325];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                const float a1 = key_rows[k + 341];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                const float a2 = key_rows[k + 357];
+                c2_0 = a2 * b0 + c2_0;
+                c2_1 = a2 * b1 + c2_1;
+                const float a3 = key_rows[k + 373];
+                c3_0 = a3 * b0 + c3_0;
+                c3_1 = a3 * b1 + c3_1;
+            }
+            {
+                const float b0 = queries[2 * k + 12];
+                const float b1 = queries[2 * k + 13];
+                const float a0 = key_rows[k + 326];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                const float a1 = key_rows[k + 342];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                const float a2 = key_rows[k + 358];
+                c2_0 = a2 * b0 + c2_0;
+                c2_1 = a2 * b1 + c2_1;
+                const float a3 = key_rows[k + 374];
+                c3_0 = a3 * b0 + c3_0;
+                c3_1 = a3 * b1 + c3_1;
+            }
+            {
+                const float b0 = queries[2 * k + 14];
+                const float b1 = queries[2 * k + 15];
+                const float a0 = key_rows[k + 327];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                const float a1 = key_rows[k + 343];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                const float a2 = key_rows[k + 359];
+                c2_0 = a2 * b0 + c2_0;
+                c2_1 = a2 * b1 + c2_1;
+                const float a3 = key_rows[k + 375];
+                c3_0 = a3 * b0 + c3_0;
+                c3_1 = a3 * b1 + c3_1;
+            }
+        }
+        const int kept0 = key_keep[20] != 0;
+        const int row0 = kept0;
+        const float s0_0 = row0 ? c0_0 : hidden;
+        const float s0_1 = row0 ? c0_1 : hidden;
+        scores[40] = s0_0;
+        max0 = max0 > s0_0 ? max0 : s0_0;
+        scores[41] = s0_1;
+        max1 = max1 > s0_1 ? max1 : s0_1;
+        const int kept1 = key_keep[21] != 0;
+        const int row1 = kept1;
+        const float s1_0 = row1 ? c1_0 : hidden;
+        const float s1_1 = row1 ? c1_1 : hidden;
+        scores[42] = s1_0;
+        max0 = max0 > s1_0 ? max0 : s1_0;
+        scores[43] = s1_1;
+        max1 = max1 > s1_1 ? max1 : s1_1;
+        const int kept2 = key_keep[22] != 0;
+        const int row2 = kept2;
+        const float s2_0 = row2 ? c2_0 : hidden;
+        const float s2_1 = row2 ? c2_1 : hidden;
+        scores[44] = s2_0;
+        max0 = max0 > s2_0 ? max0 : s2_0;
+        scores[45] = s2_1;
+        max1 = max1 > s2_1 ? max1 : s2_1;
+        const int kept3 = key_keep[23] != 0;
+        const int row3 = kept3;
+        const float s3_0 = row3 ? c3_0 : hidden;
+        const float s3_1 = row3 ? c3_1 : hidden;
+        scores[46] = s3_0;
+        max0 = max0 > s3_0 ? max0 : s3_0;
+        scores[47] = s3_1;
+        max1 = max1 > s3_1 ? max1 : s3_1;
     }
     maxima[0] = max0;
     maxima[1] = max1;
@@ -564,7 +802,8 @@ static void attend_2(const float *restrict query_rows, const float *restrict key
     float *inverse_sums = scratch + 96;
     gather_queries_2(query_rows, queries);
     start_maxima_2(maxima);
-    scores_6keys_2(key_rows, key_keep, queries, scores, maxima);
+    scores_5keys_2(key_rows, key_keep, queries, scores, maxima);
+    scores_4keys_2(key_rows, key_keep, queries, scores, maxima);
     finish_maxima_2(maxima);
     softmax_2(scores, maxima, inverse_sums);
     context_2_2x4(value_rows, out_rows, key_keep, scores, inverse_sums);

@@ -40,14 +40,14 @@
  *     unrolled by 16, stored head by head
  *   v: 8 rows x 16 -> 16, tile 2x4 (rows x vectors), row tiles 4x2, 4 panels of 4 vectors, k
  *     unrolled by 16, stored head by head
- *   o: 8 rows x 16 -> 16, tile 4x3 (rows x vectors), row tiles 2x4, 4 panels of 3 vectors + 2
- *     panels of 2 vectors, k unrolled by 16, stored by rows
- *   attention: 1 block of 4 queries (4 vectors, lanes along queries), context row tiles 1x4
+ *   o: 8 rows x 16 -> 16, tile 2x4 (rows x vectors), row tiles 4x2, 4 panels of 4 vectors, k
+ *     unrolled by 16, stored by rows
+ *   attention: 1 block of 4 queries (4 vectors, lanes along queries), context row tiles 2x2
  *   scores: key tiles 2x2, k unrolled by 8
  *   softmax: whole rows, whole-number maximum, base 2, exact
- *   context: tile 4x3, k unrolled by 4
+ *   context: tile 2x4, k unrolled by 4
  *   matmul flops: projections 16384, core 2048
- *   bytes: packed 4224, workspace 2368 (320 more a part), frames under 4096, code about 24840
+ *   bytes: packed 4224, workspace 2368 (320 more a part), frames under 4096, code about 22032
  *   workspace + 0: q, queries, head-major [head][row][dim]
  *   workspace + 128: k, keys, head-major [head][row][dim]
  *   workspace + 256: v, values, head-major [head][row][dim]
@@ -1311,363 +1311,386 @@ static void softmax_4(float *restrict scores, float *restrict maxima, float *res
     inverse_sums[3] = inverse3;
 }
 
-/* Weighted values of queries 0 to 3, 6 columns from 0, divided by the sums. */
-static void context_4_4x3(const float *restrict value_rows, float *restrict out_rows,
+/* Weighted values of queries 0 to 3, 8 columns from 0, divided by the sums. */
+static void context_4_2x4(const float *restrict value_rows, float *restrict out_rows,
     float *restrict scores, float *restrict inverse_sums)
 {
     {
-        /* 4 queries x 3 values */
-        float c0_0 = 0.0f;
-        float c0_1 = 0.0f;
-        float c0_2 = 0.0f;
-        float c1_0 = 0.0f;
-        float c1_1 = 0.0f;
-        float c1_2 = 0.0f;
-        float c2_0 = 0.0f;
-        float c2_1 = 0.0f;
-        float c2_2 = 0.0f;
-        float c3_0 = 0.0f;
-        float c3_1 = 0.0f;
-        float c3_2 = 0.0f;
         {
-            const float b0 = value_rows[0];
-            const float b1 = value_rows[1];
-            const float b2 = value_rows[2];
-            const float a0 = scores[0];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            c0_2 = a0 * b2 + c0_2;
-            const float a1 = scores[1];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            c1_2 = a1 * b2 + c1_2;
-            const float a2 = scores[2];
-            c2_0 = a2 * b0 + c2_0;
-            c2_1 = a2 * b1 + c2_1;
-            c2_2 = a2 * b2 + c2_2;
-            const float a3 = scores[3];
-            c3_0 = a3 * b0 + c3_0;
-            c3_1 = a3 * b1 + c3_1;
-            c3_2 = a3 * b2 + c3_2;
+            /* 2 queries x 4 values */
+            float c0_0 = 0.0f;
+            float c0_1 = 0.0f;
+            float c0_2 = 0.0f;
+            float c0_3 = 0.0f;
+            float c1_0 = 0.0f;
+            float c1_1 = 0.0f;
+            float c1_2 = 0.0f;
+            float c1_3 = 0.0f;
+            {
+                const float b0 = value_rows[0];
+                const float b1 = value_rows[1];
+                const float b2 = value_rows[2];
+                const float b3 = value_rows[3];
+                const float a0 = scores[0];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                c0_2 = a0 * b2 + c0_2;
+                c0_3 = a0 * b3 + c0_3;
+                const float a1 = scores[1];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                c1_2 = a1 * b2 + c1_2;
+                c1_3 = a1 * b3 + c1_3;
+            }
+            {
+                const float b0 = value_rows[8];
+                const float b1 = value_rows[9];
+                const float b2 = value_rows[10];
+                const float b3 = value_rows[11];
+                const float a0 = scores[4];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                c0_2 = a0 * b2 + c0_2;
+                c0_3 = a0 * b3 + c0_3;
+                const float a1 = scores[5];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                c1_2 = a1 * b2 + c1_2;
+                c1_3 = a1 * b3 + c1_3;
+            }
+            {
+                const float b0 = value_rows[16];
+                const float b1 = value_rows[17];
+                const float b2 = value_rows[18];
+                const float b3 = value_rows[19];
+                const float a0 = scores[8];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                c0_2 = a0 * b2 + c0_2;
+                c0_3 = a0 * b3 + c0_3;
+                const float a1 = scores[9];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                c1_2 = a1 * b2 + c1_2;
+                c1_3 = a1 * b3 + c1_3;
+            }
+            {
+                const float b0 = value_rows[24];
+                const float b1 = value_rows[25];
+                const float b2 = value_rows[26];
+                const float b3 = value_rows[27];
+                const float a0 = scores[12];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                c0_2 = a0 * b2 + c0_2;
+                c0_3 = a0 * b3 + c0_3;
+                const float a1 = scores[13];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                c1_2 = a1 * b2 + c1_2;
+                c1_3 = a1 * b3 + c1_3;
+            }
+            const float inverse0 = inverse_sums[0];
+            const float o0_0 = c0_0 * inverse0;
+            out_rows[0] = o0_0;
+            const float o0_1 = c0_1 * inverse0;
+            out_rows[1] = o0_1;
+            const float o0_2 = c0_2 * inverse0;
+            out_rows[2] = o0_2;
+            const float o0_3 = c0_3 * inverse0;
+            out_rows[3] = o0_3;
+            const float inverse1 = inverse_sums[1];
+            const float o1_0 = c1_0 * inverse1;
+            out_rows[16] = o1_0;
+            const float o1_1 = c1_1 * inverse1;
+            out_rows[17] = o1_1;
+            const float o1_2 = c1_2 * inverse1;
+            out_rows[18] = o1_2;
+            const float o1_3 = c1_3 * inverse1;
+            out_rows[19] = o1_3;
         }
         {
-            const float b0 = value_rows[8];
-            const float b1 = value_rows[9];
-            const float b2 = value_rows[10];
-            const float a0 = scores[4];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            c0_2 = a0 * b2 + c0_2;
-            const float a1 = scores[5];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            c1_2 = a1 * b2 + c1_2;
-            const float a2 = scores[6];
-            c2_0 = a2 * b0 + c2_0;
-            c2_1 = a2 * b1 + c2_1;
-            c2_2 = a2 * b2 + c2_2;
-            const float a3 = scores[7];
-            c3_0 = a3 * b0 + c3_0;
-            c3_1 = a3 * b1 + c3_1;
-            c3_2 = a3 * b2 + c3_2;
+            /* 2 queries x 4 values */
+            float c0_0 = 0.0f;
+            float c0_1 = 0.0f;
+            float c0_2 = 0.0f;
+            float c0_3 = 0.0f;
+            float c1_0 = 0.0f;
+            float c1_1 = 0.0f;
+            float c1_2 = 0.0f;
+            float c1_3 = 0.0f;
+            {
+                const float b0 = value_rows[0];
+                const float b1 = value_rows[1];
+                const float b2 = value_rows[2];
+                const float b3 = value_rows[3];
+                const float a0 = scores[2];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                c0_2 = a0 * b2 + c0_2;
+                c0_3 = a0 * b3 + c0_3;
+                const float a1 = scores[3];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                c1_2 = a1 * b2 + c1_2;
+                c1_3 = a1 * b3 + c1_3;
+            }
+            {
+                const float b0 = value_rows[8];
+                const float b1 = value_rows[9];
+                const float b2 = value_rows[10];
+                const float b3 = value_rows[11];
+                const float a0 = scores[6];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                c0_2 = a0 * b2 + c0_2;
+                c0_3 = a0 * b3 + c0_3;
+                const float a1 = scores[7];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                c1_2 = a1 * b2 + c1_2;
+                c1_3 = a1 * b3 + c1_3;
+            }
+            {
+                const float b0 = value_rows[16];
+                const float b1 = value_rows[17];
+                const float b2 = value_rows[18];
+                const float b3 = value_rows[19];
+                const float a0 = scores[10];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                c0_2 = a0 * b2 + c0_2;
+                c0_3 = a0 * b3 + c0_3;
+                const float a1 = scores[11];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                c1_2 = a1 * b2 + c1_2;
+                c1_3 = a1 * b3 + c1_3;
+            }
+            {
+                const float b0 = value_rows[24];
+                const float b1 = value_rows[25];
+                const float b2 = value_rows[26];
+                const float b3 = value_rows[27];
+                const float a0 = scores[14];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                c0_2 = a0 * b2 + c0_2;
+                c0_3 = a0 * b3 + c0_3;
+                const float a1 = scores[15];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                c1_2 = a1 * b2 + c1_2;
+                c1_3 = a1 * b3 + c1_3;
+            }
+            const float inverse0 = inverse_sums[2];
+            const float o0_0 = c0_0 * inverse0;
+            out_rows[32] = o0_0;
+            const float o0_1 = c0_1 * inverse0;
+            out_rows[33] = o0_1;
+            const float o0_2 = c0_2 * inverse0;
+            out_rows[34] = o0_2;
+            const float o0_3 = c0_3 * inverse0;
+            out_rows[35] = o0_3;
+            const float inverse1 = inverse_sums[3];
+            const float o1_0 = c1_0 * inverse1;
+            out_rows[48] = o1_0;
+            const float o1_1 = c1_1 * inverse1;
+            out_rows[49] = o1_1;
+            const float o1_2 = c1_2 * inverse1;
+            out_rows[50] = o1_2;
+            const float o1_3 = c1_3 * inverse1;
+            out_rows[51] = o1_3;
         }
-        {
-            const float b0 = value_rows[16];
-            const float b1 = value_rows[17];
-            const float b2 = value_rows[18];
-            const float a0 = scores[8];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            c0_2 = a0 * b2 + c0_2;
-            const float a1 = scores[9];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            c1_2 = a1 * b2 + c1_2;
-            const float a2 = scores[10];
-            c2_0 = a2 * b0 + c2_0;
-            c2_1 = a2 * b1 + c2_1;
-            c2_2 = a2 * b2 + c2_2;
-            const float a3 = scores[11];
-            c3_0 = a3 * b0 + c3_0;
-            c3_1 = a3 * b1 + c3_1;
-            c3_2 = a3 * b2 + c3_2;
-        }
-        {
-            const float b0 = value_rows[24];
-            const float b1 = value_rows[25];
-            const float b2 = value_rows[26];
-            const float a0 = scores[12];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            c0_2 = a0 * b2 + c0_2;
-            const float a1 = scores[13];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            c1_2 = a1 * b2 + c1_2;
-            const float a2 = scores[14];
-            c2_0 = a2 * b0 + c2_0;
-            c2_1 = a2 * b1 + c2_1;
-            c2_2 = a2 * b2 + c2_2;
-            const float a3 = scores[15];
-            c3_0 = a3 * b0 + c3_0;
-            c3_1 = a3 * b1 + c3_1;
-            c3_2 = a3 * b2 + c3_2;
-        }
-        const float inverse0 = inverse_sums[0];
-        const float o0_0 = c0_0 * inverse0;
-        out_rows[0] = o0_0;
-        const float o0_1 = c0_1 * inverse0;
-        out_rows[1] = o0_1;
-        const float o0_2 = c0_2 * inverse0;
-        out_rows[2] = o0_2;
-        const float inverse1 = inverse_sums[1];
-        const float o1_0 = c1_0 * inverse1;
-        out_rows[16] = o1_0;
-        const float o1_1 = c1_1 * inverse1;
-        out_rows[17] = o1_1;
-        const float o1_2 = c1_2 * inverse1;
-        out_rows[18] = o1_2;
-        const float inverse2 = inverse_sums[2];
-        const float o2_0 = c2_0 * inverse2;
-        out_rows[32] = o2_0;
-        const float o2_1 = c2_1 * inverse2;
-        out_rows[33] = o2_1;
-        const float o2_2 = c2_2 * inverse2;
-        out_rows[34] = o2_2;
-        const float inverse3 = inverse_sums[3];
-        const float o3_0 = c3_0 * inverse3;
-        out_rows[48] = o3_0;
-        const float o3_1 = c3_1 * inverse3;
-        out_rows[49] = o3_1;
-        const float o3_2 = c3_2 * inverse3;
-        out_rows[50] = o3_2;
     }
     {
-        /* 4 queries x 3 values */
-        float c0_0 = 0.0f;
-        float c0_1 = 0.0f;
-        float c0_2 = 0.0f;
-        float c1_0 = 0.0f;
-        float c1_1 = 0.0f;
-        float c1_2 = 0.0f;
-        float c2_0 = 0.0f;
-        float c2_1 = 0.0f;
-        float c2_2 = 0.0f;
-        float c3_0 = 0.0f;
-        float c3_1 = 0.0f;
-        float c3_2 = 0.0f;
         {
-            const float b0 = value_rows[3];
-            const float b1 = value_rows[4];
-            const float b2 = value_rows[5];
-            const float a0 = scores[0];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            c0_2 = a0 * b2 + c0_2;
-            const float a1 = scores[1];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            c1_2 = a1 * b2 + c1_2;
-            const float a2 = scores[2];
-            c2_0 = a2 * b0 + c2_0;
-            c2_1 = a2 * b1 + c2_1;
-            c2_2 = a2 * b2 + c2_2;
-            const float a3 = scores[3];
-            c3_0 = a3 * b0 + c3_0;
-            c3_1 = a3 * b1 + c3_1;
-            c3_2 = a3 * b2 + c3_2;
+            /* 2 queries x 4 values */
+            float c0_0 = 0.0f;
+            float c0_1 = 0.0f;
+            float c0_2 = 0.0f;
+            float c0_3 = 0.0f;
+            float c1_0 = 0.0f;
+            float c1_1 = 0.0f;
+            float c1_2 = 0.0f;
+            float c1_3 = 0.0f;
+            {
+                const float b0 = value_rows[4];
+                const float b1 = value_rows[5];
+                const float b2 = value_rows[6];
+                const float b3 = value_rows[7];
+                const float a0 = scores[0];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                c0_2 = a0 * b2 + c0_2;
+                c0_3 = a0 * b3 + c0_3;
+                const float a1 = scores[1];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                c1_2 = a1 * b2 + c1_2;
+                c1_3 = a1 * b3 + c1_3;
+            }
+            {
+                const float b0 = value_rows[12];
+                const float b1 = value_rows[13];
+                const float b2 = value_rows[14];
+                const float b3 = value_rows[15];
+                const float a0 = scores[4];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                c0_2 = a0 * b2 + c0_2;
+                c0_3 = a0 * b3 + c0_3;
+                const float a1 = scores[5];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                c1_2 = a1 * b2 + c1_2;
+                c1_3 = a1 * b3 + c1_3;
+            }
+            {
+                const float b0 = value_rows[20];
+                const float b1 = value_rows[21];
+                const float b2 = value_rows[22];
+                const float b3 = value_rows[23];
+                const float a0 = scores[8];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                c0_2 = a0 * b2 + c0_2;
+                c0_3 = a0 * b3 + c0_3;
+                const float a1 = scores[9];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                c1_2 = a1 * b2 + c1_2;
+                c1_3 = a1 * b3 + c1_3;
+            }
+            {
+                const float b0 = value_rows[28];
+                const float b1 = value_rows[29];
+                const float b2 = value_rows[30];
+                const float b3 = value_rows[31];
+                const float a0 = scores[12];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                c0_2 = a0 * b2 + c0_2;
+                c0_3 = a0 * b3 + c0_3;
+                const float a1 = scores[13];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                c1_2 = a1 * b2 + c1_2;
+                c1_3 = a1 * b3 + c1_3;
+            }
+            const float inverse0 = inverse_sums[0];
+            const float o0_0 = c0_0 * inverse0;
+            out_rows[4] = o0_0;
+            const float o0_1 = c0_1 * inverse0;
+            out_rows[5] = o0_1;
+            const float o0_2 = c0_2 * inverse0;
+            out_rows[6] = o0_2;
+            const float o0_3 = c0_3 * inverse0;
+            out_rows[7] = o0_3;
+            const float inverse1 = inverse_sums[1];
+            const float o1_0 = c1_0 * inverse1;
+            out_rows[20] = o1_0;
+            const float o1_1 = c1_1 * inverse1;
+            out_rows[21] = o1_1;
+            const float o1_2 = c1_2 * inverse1;
+            out_rows[22] = o1_2;
+            const float o1_3 = c1_3 * inverse1;
+            out_rows[23] = o1_3;
         }
         {
-            const float b0 = value_rows[11];
-            const float b1 = value_rows[12];
-            const float b2 = value_rows[13];
-            const float a0 = scores[4];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            c0_2 = a0 * b2 + c0_2;
-            const float a1 = scores[5];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            c1_2 = a1 * b2 + c1_2;
-            const float a2 = scores[6];
-            c2_0 = a2 * b0 + c2_0;
-            c2_1 = a2 * b1 + c2_1;
-            c2_2 = a2 * b2 + c2_2;
-            const float a3 = scores[7];
-            c3_0 = a3 * b0 + c3_0;
-            c3_1 = a3 * b1 + c3_1;
-            c3_2 = a3 * b2 + c3_2;
+            /* 2 queries x 4 values */
+            float c0_0 = 0.0f;
+            float c0_1 = 0.0f;
+            float c0_2 = 0.0f;
+            float c0_3 = 0.0f;
+            float c1_0 = 0.0f;
+            float c1_1 = 0.0f;
+            float c1_2 = 0.0f;
+            float c1_3 = 0.0f;
+            {
+                const float b0 = value_rows[4];
+                const float b1 = value_rows[5];
+                const float b2 = value_rows[6];
+                const float b3 = value_rows[7];
+                const float a0 = scores[2];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                c0_2 = a0 * b2 + c0_2;
+                c0_3 = a0 * b3 + c0_3;
+                const float a1 = scores[3];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                c1_2 = a1 * b2 + c1_2;
+                c1_3 = a1 * b3 + c1_3;
+            }
+            {
+                const float b0 = value_rows[12];
+                const float b1 = value_rows[13];
+                const float b2 = value_rows[14];
+                const float b3 = value_rows[15];
+                const float a0 = scores[6];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                c0_2 = a0 * b2 + c0_2;
+                c0_3 = a0 * b3 + c0_3;
+                const float a1 = scores[7];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                c1_2 = a1 * b2 + c1_2;
+                c1_3 = a1 * b3 + c1_3;
+            }
+            {
+                const float b0 = value_rows[20];
+                const float b1 = value_rows[21];
+                const float b2 = value_rows[22];
+                const float b3 = value_rows[23];
+                const float a0 = scores[10];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                c0_2 = a0 * b2 + c0_2;
+                c0_3 = a0 * b3 + c0_3;
+                const float a1 = scores[11];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                c1_2 = a1 * b2 + c1_2;
+                c1_3 = a1 * b3 + c1_3;
+            }
+            {
+                const float b0 = value_rows[28];
+                const float b1 = value_rows[29];
+                const float b2 = value_rows[30];
+                const float b3 = value_rows[31];
+                const float a0 = scores[14];
+                c0_0 = a0 * b0 + c0_0;
+                c0_1 = a0 * b1 + c0_1;
+                c0_2 = a0 * b2 + c0_2;
+                c0_3 = a0 * b3 + c0_3;
+                const float a1 = scores[15];
+                c1_0 = a1 * b0 + c1_0;
+                c1_1 = a1 * b1 + c1_1;
+                c1_2 = a1 * b2 + c1_2;
+                c1_3 = a1 * b3 + c1_3;
+            }
+            const float inverse0 = inverse_sums[2];
+            const float o0_0 = c0_0 * inverse0;
+            out_rows[36] = o0_0;
+            const float o0_1 = c0_1 * inverse0;
+            out_rows[37] = o0_1;
+            const float o0_2 = c0_2 * inverse0;
+            out_rows[38] = o0_2;
+            const float o0_3 = c0_3 * inverse0;
+            out_rows[39] = o0_3;
+            const float inverse1 = inverse_sums[3];
+            const float o1_0 = c1_0 * inverse1;
+            out_rows[52] = o1_0;
+            const float o1_1 = c1_1 * inverse1;
+            out_rows[53] = o1_1;
+            const float o1_2 = c1_2 * inverse1;
+            out_rows[54] = o1_2;
+            const float o1_3 = c1_3 * inverse1;
+            out_rows[55] = o1_3;
         }
-        {
-            const float b0 = value_rows[19];
-            const float b1 = value_rows[20];
-            const float b2 = value_rows[21];
-            const float a0 = scores[8];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            c0_2 = a0 * b2 + c0_2;
-            const float a1 = scores[9];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            c1_2 = a1 * b2 + c1_2;
-            const float a2 = scores[10];
-            c2_0 = a2 * b0 + c2_0;
-            c2_1 = a2 * b1 + c2_1;
-            c2_2 = a2 * b2 + c2_2;
-            const float a3 = scores[11];
-            c3_0 = a3 * b0 + c3_0;
-            c3_1 = a3 * b1 + c3_1;
-            c3_2 = a3 * b2 + c3_2;
-        }
-        {
-            const float b0 = value_rows[27];
-            const float b1 = value_rows[28];
-            const float b2 = value_rows[29];
-            const float a0 = scores[12];
-            c0_0 = a0 * b0 + c0_0;
-            c0_1 = a0 * b1 + c0_1;
-            c0_2 = a0 * b2 + c0_2;
-            const float a1 = scores[13];
-            c1_0 = a1 * b0 + c1_0;
-            c1_1 = a1 * b1 + c1_1;
-            c1_2 = a1 * b2 + c1_2;
-            const float a2 = scores[14];
-            c2_0 = a2 * b0 + c2_0;
-            c2_1 = a2 * b1 + c2_1;
-            c2_2 = a2 * b2 + c2_2;
-            const float a3 = scores[15];
-            c3_0 = a3 * b0 + c3_0;
-            c3_1 = a3 * b1 + c3_1;
-            c3_2 = a3 * b2 + c3_2;
-        }
-        const float inverse0 = inverse_sums[0];
-        const float o0_0 = c0_0 * inverse0;
-        out_rows[3] = o0_0;
-        const float o0_1 = c0_1 * inverse0;
-        out_rows[4] = o0_1;
-        const float o0_2 = c0_2 * inverse0;
-        out_rows[5] = o0_2;
-        const float inverse1 = inverse_sums[1];
-        const float o1_0 = c1_0 * inverse1;
-        out_rows[19] = o1_0;
-        const float o1_1 = c1_1 * inverse1;
-        out_rows[20] = o1_1;
-        const float o1_2 = c1_2 * inverse1;
-        out_rows[21] = o1_2;
-        const float inverse2 = inverse_sums[2];
-        const float o2_0 = c2_0 * inverse2;
-        out_rows[35] = o2_0;
-        const float o2_1 = c2_1 * inverse2;
-        out_rows[36] = o2_1;
-        const float o2_2 = c2_2 * inverse2;
-        out_rows[37] = o2_2;
-        const float inverse3 = inverse_sums[3];
-        const float o3_0 = c3_0 * inverse3;
-        out_rows[51] = o3_0;
-        const float o3_1 = c3_1 * inverse3;
-        out_rows[52] = o3_1;
-        const float o3_2 = c3_2 * inverse3;
-        out_rows[53] = o3_2;
     }
-}
-
-/* Weighted values of queries 0 to 3, 2 columns from 6, divided by the sums. */
-static void context_4_4x2_2(const float *restrict value_rows, float *restrict out_rows,
-    float *restrict scores, float *restrict inverse_sums)
-{
-    /* 4 queries x 2 values */
-    float c0_0 = 0.0f;
-    float c0_1 = 0.0f;
-    float c1_0 = 0.0f;
-    float c1_1 = 0.0f;
-    float c2_0 = 0.0f;
-    float c2_1 = 0.0f;
-    float c3_0 = 0.0f;
-    float c3_1 = 0.0f;
-    {
-        const float b0 = value_rows[6];
-        const float b1 = value_rows[7];
-        const float a0 = scores[0];
-        c0_0 = a0 * b0 + c0_0;
-        c0_1 = a0 * b1 + c0_1;
-        const float a1 = scores[1];
-        c1_0 = a1 * b0 + c1_0;
-        c1_1 = a1 * b1 + c1_1;
-        const float a2 = scores[2];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        const float a3 = scores[3];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-    }
-    {
-        const float b0 = value_rows[14];
-        const float b1 = value_rows[15];
-        const float a0 = scores[4];
-        c0_0 = a0 * b0 + c0_0;
-        c0_1 = a0 * b1 + c0_1;
-        const float a1 = scores[5];
-        c1_0 = a1 * b0 + c1_0;
-        c1_1 = a1 * b1 + c1_1;
-        const float a2 = scores[6];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        const float a3 = scores[7];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-    }
-    {
-        const float b0 = value_rows[22];
-        const float b1 = value_rows[23];
-        const float a0 = scores[8];
-        c0_0 = a0 * b0 + c0_0;
-        c0_1 = a0 * b1 + c0_1;
-        const float a1 = scores[9];
-        c1_0 = a1 * b0 + c1_0;
-        c1_1 = a1 * b1 + c1_1;
-        const float a2 = scores[10];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        const float a3 = scores[11];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-    }
-    {
-        const float b0 = value_rows[30];
-        const float b1 = value_rows[31];
-        const float a0 = scores[12];
-        c0_0 = a0 * b0 + c0_0;
-        c0_1 = a0 * b1 + c0_1;
-        const float a1 = scores[13];
-        c1_0 = a1 * b0 + c1_0;
-        c1_1 = a1 * b1 + c1_1;
-        const float a2 = scores[14];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        const float a3 = scores[15];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-    }
-    const float inverse0 = inverse_sums[0];
-    const float o0_0 = c0_0 * inverse0;
-    out_rows[6] = o0_0;
-    const float o0_1 = c0_1 * inverse0;
-    out_rows[7] = o0_1;
-    const float inverse1 = inverse_sums[1];
-    const float o1_0 = c1_0 * inverse1;
-    out_rows[22] = o1_0;
-    const float o1_1 = c1_1 * inverse1;
-    out_rows[23] = o1_1;
-    const float inverse2 = inverse_sums[2];
-    const float o2_0 = c2_0 * inverse2;
-    out_rows[38] = o2_0;
-    const float o2_1 = c2_1 * inverse2;
-    out_rows[39] = o2_1;
-    const float inverse3 = inverse_sums[3];
-    const float o3_0 = c3_0 * inverse3;
-    out_rows[54] = o3_0;
-    const float o3_1 = c3_1 * inverse3;
-    out_rows[55] = o3_1;
 }
 
 /* Attention of one head for 4 queries. */
@@ -1683,8 +1706,7 @@ static void attend_4(const float *restrict query_rows, const float *restrict key
     scores_2keys_4(key_rows, queries, scores, maxima);
     finish_maxima_4(maxima);
     softmax_4(scores, maxima, inverse_sums);
-    context_4_4x3(value_rows, out_rows, scores, inverse_sums);
-    context_4_4x2_2(value_rows, out_rows, scores, inverse_sums);
+    context_4_2x4(value_rows, out_rows, scores, inverse_sums);
 }
 
 /* Attention: scores, softmax, context. */
@@ -1710,650 +1732,283 @@ static void phase_attention(float *restrict workspace, size_t part)
 
 /* ---- Output projection: y = heads . Wo^T + bo ------------------------------------------------ */
 
-/* 4 rows of one panel of 3 columns: out = bias + in . panel. */
-static void output_3_4x3(const float *restrict input, const float *restrict panel,
+/* 2 rows of one panel of 4 columns: out = bias + in . panel. */
+static void output_4_2x4(const float *restrict input, const float *restrict panel,
     float *restrict out)
 {
-    /* 4 rows x 3 columns */
+    /* 2 rows x 4 columns */
     float c0_0 = panel[0];
     float c0_1 = panel[1];
     float c0_2 = panel[2];
+    float c0_3 = panel[3];
     float c1_0 = panel[0];
     float c1_1 = panel[1];
     float c1_2 = panel[2];
-    float c2_0 = panel[0];
-    float c2_1 = panel[1];
-    float c2_2 = panel[2];
-    float c3_0 = panel[0];
-    float c3_1 = panel[1];
-    float c3_2 = panel[2];
+    float c1_3 = panel[3];
     {
-        const float b0 = panel[3];
-        const float b1 = panel[4];
-        const float b2 = panel[5];
+        const float b0 = panel[4];
+        const float b1 = panel[5];
+        const float b2 = panel[6];
+        const float b3 = panel[7];
         const float a0 = input[0];
         c0_0 = a0 * b0 + c0_0;
         c0_1 = a0 * b1 + c0_1;
         c0_2 = a0 * b2 + c0_2;
+        c0_3 = a0 * b3 + c0_3;
         const float a1 = input[16];
         c1_0 = a1 * b0 + c1_0;
         c1_1 = a1 * b1 + c1_1;
         c1_2 = a1 * b2 + c1_2;
-        const float a2 = input[32];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        c2_2 = a2 * b2 + c2_2;
-        const float a3 = input[48];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-        c3_2 = a3 * b2 + c3_2;
+        c1_3 = a1 * b3 + c1_3;
     }
     {
-        const float b0 = panel[6];
-        const float b1 = panel[7];
-        const float b2 = panel[8];
+        const float b0 = panel[8];
+        const float b1 = panel[9];
+        const float b2 = panel[10];
+        const float b3 = panel[11];
         const float a0 = input[1];
         c0_0 = a0 * b0 + c0_0;
         c0_1 = a0 * b1 + c0_1;
         c0_2 = a0 * b2 + c0_2;
+        c0_3 = a0 * b3 + c0_3;
         const float a1 = input[17];
         c1_0 = a1 * b0 + c1_0;
         c1_1 = a1 * b1 + c1_1;
         c1_2 = a1 * b2 + c1_2;
-        const float a2 = input[33];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        c2_2 = a2 * b2 + c2_2;
-        const float a3 = input[49];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-        c3_2 = a3 * b2 + c3_2;
-    }
-    {
-        const float b0 = panel[9];
-        const float b1 = panel[10];
-        const float b2 = panel[11];
-        const float a0 = input[2];
-        c0_0 = a0 * b0 + c0_0;
-        c0_1 = a0 * b1 + c0_1;
-        c0_2 = a0 * b2 + c0_2;
-        const float a1 = input[18];
-        c1_0 = a1 * b0 + c1_0;
-        c1_1 = a1 * b1 + c1_1;
-        c1_2 = a1 * b2 + c1_2;
-        const float a2 = input[34];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        c2_2 = a2 * b2 + c2_2;
-        const float a3 = input[50];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-        c3_2 = a3 * b2 + c3_2;
+        c1_3 = a1 * b3 + c1_3;
     }
     {
         const float b0 = panel[12];
         const float b1 = panel[13];
         const float b2 = panel[14];
+        const float b3 = panel[15];
+        const float a0 = input[2];
+        c0_0 = a0 * b0 + c0_0;
+        c0_1 = a0 * b1 + c0_1;
+        c0_2 = a0 * b2 + c0_2;
+        c0_3 = a0 * b3 + c0_3;
+        const float a1 = input[18];
+        c1_0 = a1 * b0 + c1_0;
+        c1_1 = a1 * b1 + c1_1;
+        c1_2 = a1 * b2 + c1_2;
+        c1_3 = a1 * b3 + c1_3;
+    }
+    {
+        const float b0 = panel[16];
+        const float b1 = panel[17];
+        const float b2 = panel[18];
+        const float b3 = panel[19];
         const float a0 = input[3];
         c0_0 = a0 * b0 + c0_0;
         c0_1 = a0 * b1 + c0_1;
         c0_2 = a0 * b2 + c0_2;
+        c0_3 = a0 * b3 + c0_3;
         const float a1 = input[19];
         c1_0 = a1 * b0 + c1_0;
         c1_1 = a1 * b1 + c1_1;
         c1_2 = a1 * b2 + c1_2;
-        const float a2 = input[35];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        c2_2 = a2 * b2 + c2_2;
-        const float a3 = input[51];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-        c3_2 = a3 * b2 + c3_2;
+        c1_3 = a1 * b3 + c1_3;
     }
     {
-        const float b0 = panel[15];
-        const float b1 = panel[16];
-        const float b2 = panel[17];
+        const float b0 = panel[20];
+        const float b1 = panel[21];
+        const float b2 = panel[22];
+        const float b3 = panel[23];
         const float a0 = input[4];
         c0_0 = a0 * b0 + c0_0;
         c0_1 = a0 * b1 + c0_1;
         c0_2 = a0 * b2 + c0_2;
+        c0_3 = a0 * b3 + c0_3;
         const float a1 = input[20];
         c1_0 = a1 * b0 + c1_0;
         c1_1 = a1 * b1 + c1_1;
         c1_2 = a1 * b2 + c1_2;
-        const float a2 = input[36];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        c2_2 = a2 * b2 + c2_2;
-        const float a3 = input[52];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-        c3_2 = a3 * b2 + c3_2;
-    }
-    {
-        const float b0 = panel[18];
-        const float b1 = panel[19];
-        const float b2 = panel[20];
-        const float a0 = input[5];
-        c0_0 = a0 * b0 + c0_0;
-        c0_1 = a0 * b1 + c0_1;
-        c0_2 = a0 * b2 + c0_2;
-        const float a1 = input[21];
-        c1_0 = a1 * b0 + c1_0;
-        c1_1 = a1 * b1 + c1_1;
-        c1_2 = a1 * b2 + c1_2;
-        const float a2 = input[37];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        c2_2 = a2 * b2 + c2_2;
-        const float a3 = input[53];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-        c3_2 = a3 * b2 + c3_2;
-    }
-    {
-        const float b0 = panel[21];
-        const float b1 = panel[22];
-        const float b2 = panel[23];
-        const float a0 = input[6];
-        c0_0 = a0 * b0 + c0_0;
-        c0_1 = a0 * b1 + c0_1;
-        c0_2 = a0 * b2 + c0_2;
-        const float a1 = input[22];
-        c1_0 = a1 * b0 + c1_0;
-        c1_1 = a1 * b1 + c1_1;
-        c1_2 = a1 * b2 + c1_2;
-        const float a2 = input[38];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        c2_2 = a2 * b2 + c2_2;
-        const float a3 = input[54];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-        c3_2 = a3 * b2 + c3_2;
+        c1_3 = a1 * b3 + c1_3;
     }
     {
         const float b0 = panel[24];
         const float b1 = panel[25];
         const float b2 = panel[26];
+        const float b3 = panel[27];
+        const float a0 = input[5];
+        c0_0 = a0 * b0 + c0_0;
+        c0_1 = a0 * b1 + c0_1;
+        c0_2 = a0 * b2 + c0_2;
+        c0_3 = a0 * b3 + c0_3;
+        const float a1 = input[21];
+        c1_0 = a1 * b0 + c1_0;
+        c1_1 = a1 * b1 + c1_1;
+        c1_2 = a1 * b2 + c1_2;
+        c1_3 = a1 * b3 + c1_3;
+    }
+    {
+        const float b0 = panel[28];
+        const float b1 = panel[29];
+        const float b2 = panel[30];
+        const float b3 = panel[31];
+        const float a0 = input[6];
+        c0_0 = a0 * b0 + c0_0;
+        c0_1 = a0 * b1 + c0_1;
+        c0_2 = a0 * b2 + c0_2;
+        c0_3 = a0 * b3 + c0_3;
+        const float a1 = input[22];
+        c1_0 = a1 * b0 + c1_0;
+        c1_1 = a1 * b1 + c1_1;
+        c1_2 = a1 * b2 + c1_2;
+        c1_3 = a1 * b3 + c1_3;
+    }
+    {
+        const float b0 = panel[32];
+        const float b1 = panel[33];
+        const float b2 = panel[34];
+        const float b3 = panel[35];
         const float a0 = input[7];
         c0_0 = a0 * b0 + c0_0;
         c0_1 = a0 * b1 + c0_1;
         c0_2 = a0 * b2 + c0_2;
+        c0_3 = a0 * b3 + c0_3;
         const float a1 = input[23];
         c1_0 = a1 * b0 + c1_0;
         c1_1 = a1 * b1 + c1_1;
         c1_2 = a1 * b2 + c1_2;
-        const float a2 = input[39];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        c2_2 = a2 * b2 + c2_2;
-        const float a3 = input[55];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-        c3_2 = a3 * b2 + c3_2;
-    }
-    {
-        const float b0 = panel[27];
-        const float b1 = panel[28];
-        const float b2 = panel[29];
-        const float a0 = input[8];
-        c0_0 = a0 * b0 + c0_0;
-        c0_1 = a0 * b1 + c0_1;
-        c0_2 = a0 * b2 + c0_2;
-        const float a1 = input[24];
-        c1_0 = a1 * b0 + c1_0;
-        c1_1 = a1 * b1 + c1_1;
-        c1_2 = a1 * b2 + c1_2;
-        const float a2 = input[40];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        c2_2 = a2 * b2 + c2_2;
-        const float a3 = input[56];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-        c3_2 = a3 * b2 + c3_2;
-    }
-    {
-        const float b0 = panel[30];
-        const float b1 = panel[31];
-        const float b2 = panel[32];
-        const float a0 = input[9];
-        c0_0 = a0 * b0 + c0_0;
-        c0_1 = a0 * b1 + c0_1;
-        c0_2 = a0 * b2 + c0_2;
-        const float a1 = input[25];
-        c1_0 = a1 * b0 + c1_0;
-        c1_1 = a1 * b1 + c1_1;
-        c1_2 = a1 * b2 + c1_2;
-        const float a2 = input[41];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        c2_2 = a2 * b2 + c2_2;
-        const float a3 = input[57];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-        c3_2 = a3 * b2 + c3_2;
-    }
-    {
-        const float b0 = panel[33];
-        const float b1 = panel[34];
-        const float b2 = panel[35];
-        const float a0 = input[10];
-        c0_0 = a0 * b0 + c0_0;
-        c0_1 = a0 * b1 + c0_1;
-        c0_2 = a0 * b2 + c0_2;
-        const float a1 = input[26];
-        c1_0 = a1 * b0 + c1_0;
-        c1_1 = a1 * b1 + c1_1;
-        c1_2 = a1 * b2 + c1_2;
-        const float a2 = input[42];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        c2_2 = a2 * b2 + c2_2;
-        const float a3 = input[58];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-        c3_2 = a3 * b2 + c3_2;
+        c1_3 = a1 * b3 + c1_3;
     }
     {
         const float b0 = panel[36];
         const float b1 = panel[37];
         const float b2 = panel[38];
-        const float a0 = input[11];
+        const float b3 = panel[39];
+        const float a0 = input[8];
         c0_0 = a0 * b0 + c0_0;
         c0_1 = a0 * b1 + c0_1;
         c0_2 = a0 * b2 + c0_2;
-        const float a1 = input[27];
+        c0_3 = a0 * b3 + c0_3;
+        const float a1 = input[24];
         c1_0 = a1 * b0 + c1_0;
         c1_1 = a1 * b1 + c1_1;
         c1_2 = a1 * b2 + c1_2;
-        const float a2 = input[43];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        c2_2 = a2 * b2 + c2_2;
-        const float a3 = input[59];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-        c3_2 = a3 * b2 + c3_2;
+        c1_3 = a1 * b3 + c1_3;
     }
     {
-        const float b0 = panel[39];
-        const float b1 = panel[40];
-        const float b2 = panel[41];
-        const float a0 = input[12];
+        const float b0 = panel[40];
+        const float b1 = panel[41];
+        const float b2 = panel[42];
+        const float b3 = panel[43];
+        const float a0 = input[9];
         c0_0 = a0 * b0 + c0_0;
         c0_1 = a0 * b1 + c0_1;
         c0_2 = a0 * b2 + c0_2;
-        const float a1 = input[28];
+        c0_3 = a0 * b3 + c0_3;
+        const float a1 = input[25];
         c1_0 = a1 * b0 + c1_0;
         c1_1 = a1 * b1 + c1_1;
         c1_2 = a1 * b2 + c1_2;
-        const float a2 = input[44];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        c2_2 = a2 * b2 + c2_2;
-        const float a3 = input[60];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-        c3_2 = a3 * b2 + c3_2;
+        c1_3 = a1 * b3 + c1_3;
     }
     {
-        const float b0 = panel[42];
-        const float b1 = panel[43];
-        const float b2 = panel[44];
-        const float a0 = input[13];
+        const float b0 = panel[44];
+        const float b1 = panel[45];
+        const float b2 = panel[46];
+        const float b3 = panel[47];
+        const float a0 = input[10];
         c0_0 = a0 * b0 + c0_0;
         c0_1 = a0 * b1 + c0_1;
         c0_2 = a0 * b2 + c0_2;
-        const float a1 = input[29];
+        c0_3 = a0 * b3 + c0_3;
+        const float a1 = input[26];
         c1_0 = a1 * b0 + c1_0;
         c1_1 = a1 * b1 + c1_1;
         c1_2 = a1 * b2 + c1_2;
-        const float a2 = input[45];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        c2_2 = a2 * b2 + c2_2;
-        const float a3 = input[61];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-        c3_2 = a3 * b2 + c3_2;
-    }
-    {
-        const float b0 = panel[45];
-        const float b1 = panel[46];
-        const float b2 = panel[47];
-        const float a0 = input[14];
-        c0_0 = a0 * b0 + c0_0;
-        c0_1 = a0 * b1 + c0_1;
-        c0_2 = a0 * b2 + c0_2;
-        const float a1 = input[30];
-        c1_0 = a1 * b0 + c1_0;
-        c1_1 = a1 * b1 + c1_1;
-        c1_2 = a1 * b2 + c1_2;
-        const float a2 = input[46];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        c2_2 = a2 * b2 + c2_2;
-        const float a3 = input[62];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-        c3_2 = a3 * b2 + c3_2;
+        c1_3 = a1 * b3 + c1_3;
     }
     {
         const float b0 = panel[48];
         const float b1 = panel[49];
         const float b2 = panel[50];
+        const float b3 = panel[51];
+        const float a0 = input[11];
+        c0_0 = a0 * b0 + c0_0;
+        c0_1 = a0 * b1 + c0_1;
+        c0_2 = a0 * b2 + c0_2;
+        c0_3 = a0 * b3 + c0_3;
+        const float a1 = input[27];
+        c1_0 = a1 * b0 + c1_0;
+        c1_1 = a1 * b1 + c1_1;
+        c1_2 = a1 * b2 + c1_2;
+        c1_3 = a1 * b3 + c1_3;
+    }
+    {
+        const float b0 = panel[52];
+        const float b1 = panel[53];
+        const float b2 = panel[54];
+        const float b3 = panel[55];
+        const float a0 = input[12];
+        c0_0 = a0 * b0 + c0_0;
+        c0_1 = a0 * b1 + c0_1;
+        c0_2 = a0 * b2 + c0_2;
+        c0_3 = a0 * b3 + c0_3;
+        const float a1 = input[28];
+        c1_0 = a1 * b0 + c1_0;
+        c1_1 = a1 * b1 + c1_1;
+        c1_2 = a1 * b2 + c1_2;
+        c1_3 = a1 * b3 + c1_3;
+    }
+    {
+        const float b0 = panel[56];
+        const float b1 = panel[57];
+        const float b2 = panel[58];
+        const float b3 = panel[59];
+        const float a0 = input[13];
+        c0_0 = a0 * b0 + c0_0;
+        c0_1 = a0 * b1 + c0_1;
+        c0_2 = a0 * b2 + c0_2;
+        c0_3 = a0 * b3 + c0_3;
+        const float a1 = input[29];
+        c1_0 = a1 * b0 + c1_0;
+        c1_1 = a1 * b1 + c1_1;
+        c1_2 = a1 * b2 + c1_2;
+        c1_3 = a1 * b3 + c1_3;
+    }
+    {
+        const float b0 = panel[60];
+        const float b1 = panel[61];
+        const float b2 = panel[62];
+        const float b3 = panel[63];
+        const float a0 = input[14];
+        c0_0 = a0 * b0 + c0_0;
+        c0_1 = a0 * b1 + c0_1;
+        c0_2 = a0 * b2 + c0_2;
+        c0_3 = a0 * b3 + c0_3;
+        const float a1 = input[30];
+        c1_0 = a1 * b0 + c1_0;
+        c1_1 = a1 * b1 + c1_1;
+        c1_2 = a1 * b2 + c1_2;
+        c1_3 = a1 * b3 + c1_3;
+    }
+    {
+        const float b0 = panel[64];
+        const float b1 = panel[65];
+        const float b2 = panel[66];
+        const float b3 = panel[67];
         const float a0 = input[15];
         c0_0 = a0 * b0 + c0_0;
         c0_1 = a0 * b1 + c0_1;
         c0_2 = a0 * b2 + c0_2;
+        c0_3 = a0 * b3 + c0_3;
         const float a1 = input[31];
         c1_0 = a1 * b0 + c1_0;
         c1_1 = a1 * b1 + c1_1;
         c1_2 = a1 * b2 + c1_2;
-        const float a2 = input[47];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        c2_2 = a2 * b2 + c2_2;
-        const float a3 = input[63];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-        c3_2 = a3 * b2 + c3_2;
+        c1_3 = a1 * b3 + c1_3;
     }
     out[0] = c0_0;
     out[1] = c0_1;
     out[2] = c0_2;
+    out[3] = c0_3;
     out[16] = c1_0;
     out[17] = c1_1;
     out[18] = c1_2;
-    out[32] = c2_0;
-    out[33] = c2_1;
-    out[34] = c2_2;
-    out[48] = c3_0;
-    out[49] = c3_1;
-    out[50] = c3_2;
-}
-
-/* 4 rows of one panel of 2 columns: out = bias + in . panel. */
-static void output_2_4x2(const float *restrict input, const float *restrict panel,
-    float *restrict out)
-{
-    /* 4 rows x 2 columns */
-    float c0_0 = panel[0];
-    float c0_1 = panel[1];
-    float c1_0 = panel[0];
-    float c1_1 = panel[1];
-    float c2_0 = panel[0];
-    float c2_1 = panel[1];
-    float c3_0 = panel[0];
-    float c3_1 = panel[1];
-    {
-        const float b0 = panel[2];
-        const float b1 = panel[3];
-        const float a0 = input[0];
-        c0_0 = a0 * b0 + c0_0;
-        c0_1 = a0 * b1 + c0_1;
-        const float a1 = input[16];
-        c1_0 = a1 * b0 + c1_0;
-        c1_1 = a1 * b1 + c1_1;
-        const float a2 = input[32];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        const float a3 = input[48];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-    }
-    {
-        const float b0 = panel[4];
-        const float b1 = panel[5];
-        const float a0 = input[1];
-        c0_0 = a0 * b0 + c0_0;
-        c0_1 = a0 * b1 + c0_1;
-        const float a1 = input[17];
-        c1_0 = a1 * b0 + c1_0;
-        c1_1 = a1 * b1 + c1_1;
-        const float a2 = input[33];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        const float a3 = input[49];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-    }
-    {
-        const float b0 = panel[6];
-        const float b1 = panel[7];
-        const float a0 = input[2];
-        c0_0 = a0 * b0 + c0_0;
-        c0_1 = a0 * b1 + c0_1;
-        const float a1 = input[18];
-        c1_0 = a1 * b0 + c1_0;
-        c1_1 = a1 * b1 + c1_1;
-        const float a2 = input[34];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        const float a3 = input[50];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-    }
-    {
-        const float b0 = panel[8];
-        const float b1 = panel[9];
-        const float a0 = input[3];
-        c0_0 = a0 * b0 + c0_0;
-        c0_1 = a0 * b1 + c0_1;
-        const float a1 = input[19];
-        c1_0 = a1 * b0 + c1_0;
-        c1_1 = a1 * b1 + c1_1;
-        const float a2 = input[35];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        const float a3 = input[51];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-    }
-    {
-        const float b0 = panel[10];
-        const float b1 = panel[11];
-        const float a0 = input[4];
-        c0_0 = a0 * b0 + c0_0;
-        c0_1 = a0 * b1 + c0_1;
-        const float a1 = input[20];
-        c1_0 = a1 * b0 + c1_0;
-        c1_1 = a1 * b1 + c1_1;
-        const float a2 = input[36];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        const float a3 = input[52];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-    }
-    {
-        const float b0 = panel[12];
-        const float b1 = panel[13];
-        const float a0 = input[5];
-        c0_0 = a0 * b0 + c0_0;
-        c0_1 = a0 * b1 + c0_1;
-        const float a1 = input[21];
-        c1_0 = a1 * b0 + c1_0;
-        c1_1 = a1 * b1 + c1_1;
-        const float a2 = input[37];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        const float a3 = input[53];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-    }
-    {
-        const float b0 = panel[14];
-        const float b1 = panel[15];
-        const float a0 = input[6];
-        c0_0 = a0 * b0 + c0_0;
-        c0_1 = a0 * b1 + c0_1;
-        const float a1 = input[22];
-        c1_0 = a1 * b0 + c1_0;
-        c1_1 = a1 * b1 + c1_1;
-        const float a2 = input[38];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        const float a3 = input[54];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-    }
-    {
-        const float b0 = panel[16];
-        const float b1 = panel[17];
-        const float a0 = input[7];
-        c0_0 = a0 * b0 + c0_0;
-        c0_1 = a0 * b1 + c0_1;
-        const float a1 = input[23];
-        c1_0 = a1 * b0 + c1_0;
-        c1_1 = a1 * b1 + c1_1;
-        const float a2 = input[39];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        const float a3 = input[55];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-    }
-    {
-        const float b0 = panel[18];
-        const float b1 = panel[19];
-        const float a0 = input[8];
-        c0_0 = a0 * b0 + c0_0;
-        c0_1 = a0 * b1 + c0_1;
-        const float a1 = input[24];
-        c1_0 = a1 * b0 + c1_0;
-        c1_1 = a1 * b1 + c1_1;
-        const float a2 = input[40];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        const float a3 = input[56];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-    }
-    {
-        const float b0 = panel[20];
-        const float b1 = panel[21];
-        const float a0 = input[9];
-        c0_0 = a0 * b0 + c0_0;
-        c0_1 = a0 * b1 + c0_1;
-        const float a1 = input[25];
-        c1_0 = a1 * b0 + c1_0;
-        c1_1 = a1 * b1 + c1_1;
-        const float a2 = input[41];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        const float a3 = input[57];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-    }
-    {
-        const float b0 = panel[22];
-        const float b1 = panel[23];
-        const float a0 = input[10];
-        c0_0 = a0 * b0 + c0_0;
-        c0_1 = a0 * b1 + c0_1;
-        const float a1 = input[26];
-        c1_0 = a1 * b0 + c1_0;
-        c1_1 = a1 * b1 + c1_1;
-        const float a2 = input[42];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        const float a3 = input[58];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-    }
-    {
-        const float b0 = panel[24];
-        const float b1 = panel[25];
-        const float a0 = input[11];
-        c0_0 = a0 * b0 + c0_0;
-        c0_1 = a0 * b1 + c0_1;
-        const float a1 = input[27];
-        c1_0 = a1 * b0 + c1_0;
-        c1_1 = a1 * b1 + c1_1;
-        const float a2 = input[43];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        const float a3 = input[59];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-    }
-    {
-        const float b0 = panel[26];
-        const float b1 = panel[27];
-        const float a0 = input[12];
-        c0_0 = a0 * b0 + c0_0;
-        c0_1 = a0 * b1 + c0_1;
-        const float a1 = input[28];
-        c1_0 = a1 * b0 + c1_0;
-        c1_1 = a1 * b1 + c1_1;
-        const float a2 = input[44];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        const float a3 = input[60];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-    }
-    {
-        const float b0 = panel[28];
-        const float b1 = panel[29];
-        const float a0 = input[13];
-        c0_0 = a0 * b0 + c0_0;
-        c0_1 = a0 * b1 + c0_1;
-        const float a1 = input[29];
-        c1_0 = a1 * b0 + c1_0;
-        c1_1 = a1 * b1 + c1_1;
-        const float a2 = input[45];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        const float a3 = input[61];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-    }
-    {
-        const float b0 = panel[30];
-        const float b1 = panel[31];
-        const float a0 = input[14];
-        c0_0 = a0 * b0 + c0_0;
-        c0_1 = a0 * b1 + c0_1;
-        const float a1 = input[30];
-        c1_0 = a1 * b0 + c1_0;
-        c1_1 = a1 * b1 + c1_1;
-        const float a2 = input[46];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        const float a3 = input[62];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-    }
-    {
-        const float b0 = panel[32];
-        const float b1 = panel[33];
-        const float a0 = input[15];
-        c0_0 = a0 * b0 + c0_0;
-        c0_1 = a0 * b1 + c0_1;
-        const float a1 = input[31];
-        c1_0 = a1 * b0 + c1_0;
-        c1_1 = a1 * b1 + c1_1;
-        const float a2 = input[47];
-        c2_0 = a2 * b0 + c2_0;
-        c2_1 = a2 * b1 + c2_1;
-        const float a3 = input[63];
-        c3_0 = a3 * b0 + c3_0;
-        c3_1 = a3 * b1 + c3_1;
-    }
-    out[0] = c0_0;
-    out[1] = c0_1;
-    out[16] = c1_0;
-    out[17] = c1_1;
-    out[32] = c2_0;
-    out[33] = c2_1;
-    out[48] = c3_0;
-    out[49] = c3_1;
+    out[19] = c1_3;
 }
 
 /* Output projection: y = heads . Wo^T + bo. */
@@ -2365,18 +2020,22 @@ static void phase_output(const float *restrict weights, const attn_args *restric
     }
     float *y = args->y;
     float *ws_heads = workspace + 384;
-    output_3_4x3(ws_heads, weights + 784, y);
-    output_3_4x3(ws_heads + 64, weights + 784, y + 64);
-    output_3_4x3(ws_heads, weights + 835, y + 3);
-    output_3_4x3(ws_heads + 64, weights + 835, y + 67);
-    output_3_4x3(ws_heads, weights + 886, y + 6);
-    output_3_4x3(ws_heads + 64, weights + 886, y + 70);
-    output_3_4x3(ws_heads, weights + 937, y + 9);
-    output_3_4x3(ws_heads + 64, weights + 937, y + 73);
-    output_2_4x2(ws_heads, weights + 988, y + 12);
-    output_2_4x2(ws_heads + 64, weights + 988, y + 76);
-    output_2_4x2(ws_heads, weights + 1022, y + 14);
-    output_2_4x2(ws_heads + 64, weights + 1022, y + 78);
+    output_4_2x4(ws_heads, weights + 784, y);
+    output_4_2x4(ws_heads + 32, weights + 784, y + 32);
+    output_4_2x4(ws_heads + 64, weights + 784, y + 64);
+    output_4_2x4(ws_heads + 96, weights + 784, y + 96);
+    output_4_2x4(ws_heads, weights + 852, y + 4);
+    output_4_2x4(ws_heads + 32, weights + 852, y + 36);
+    output_4_2x4(ws_heads + 64, weights + 852, y + 68);
+    output_4_2x4(ws_heads + 96, weights + 852, y + 100);
+    output_4_2x4(ws_heads, weights + 920, y + 8);
+    output_4_2x4(ws_heads + 32, weights + 920, y + 40);
+    output_4_2x4(ws_heads + 64, weights + 920, y + 72);
+    output_4_2x4(ws_heads + 96, weights + 920, y + 104);
+    output_4_2x4(ws_heads, weights + 988, y + 12);
+    output_4_2x4(ws_heads + 32, weights + 988, y + 44);
+    output_4_2x4(ws_heads + 64, weights + 988, y + 76);
+    output_4_2x4(ws_heads + 96, weights + 988, y + 108);
 }
 /* ---- Entry points ---------------------------------------------------------------------------- */
 
@@ -2447,7 +2106,7 @@ const attn_kernel tutorial_2x4x16_kernel = {
     .phases = TUTORIAL_2X4X16_PHASES,
     .name = "tutorial_2x4x16",
     .isa = "scalar",
-    .layout_hash = UINT64_C(0x060560f3a0755ee3),
+    .layout_hash = UINT64_C(0x6069bebd238a8dfd),
     .config_hash = UINT64_C(0x736f9ba787a4b402),
     .batch = 2,
     .seq_len = 4,

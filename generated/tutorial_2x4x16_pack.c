@@ -30,7 +30,7 @@
  *   q [16][16]: panels x columns 4x4, bias, times Q_FACTOR
  *   k [16][16]: panels x columns 4x4
  *   v [16][16]: panels x columns 4x4
- *   o [16][16]: panels x columns 4x3+2x2, bias
+ *   o [16][16]: panels x columns 4x4, bias
  *   logits in units of log2: softmax uses exp2 alone
  *   scale folded into Wq and bq
  *   K bias dropped: it shifts every logit of a row alike
@@ -59,7 +59,7 @@ struct panel_group {
 static const struct panel_group q_groups[1] = {{4, 4}};
 static const struct panel_group k_groups[1] = {{4, 4}};
 static const struct panel_group v_groups[1] = {{4, 4}};
-static const struct panel_group o_groups[2] = {{4, 3}, {2, 2}};
+static const struct panel_group o_groups[1] = {{4, 4}};
 
 static int is_finite(double value)
 {
@@ -136,7 +136,7 @@ int tutorial_2x4x16_pack(const attn_weights *weights, void *packed)
     to = pack_matrix(to, weights->q_weight, 16, 16, Q_FACTOR, q_groups, 1, q_bias, weights);
     to = pack_matrix(to, weights->k_weight, 16, 16, 1.0, k_groups, 1, 0, weights);
     to = pack_matrix(to, weights->v_weight, 16, 16, 1.0, v_groups, 1, 0, weights);
-    to = pack_matrix(to, weights->o_weight, 16, 16, 1.0, o_groups, 2, moved_bias, weights);
+    to = pack_matrix(to, weights->o_weight, 16, 16, 1.0, o_groups, 1, moved_bias, weights);
     (void)to;
     return ATTN_OK;
 }

@@ -34,20 +34,20 @@
  *   fold: scale folded into Wq and bq
  *   fold: K bias dropped: it shifts every logit of a row alike
  *   fold: V bias moved into the output bias: weights sum to 1
- *   q: 8 rows x 64 -> 64, tile 4x3 (rows x vectors), row tiles 2x4, 2 panels of 3 vectors + 1
- *     panel of 2 vectors, k unrolled by 4, stored head by head
- *   k: 8 rows x 64 -> 64, tile 4x3 (rows x vectors), row tiles 2x4, 2 panels of 3 vectors + 1
- *     panel of 2 vectors, k unrolled by 4, stored head by head
- *   v: 8 rows x 64 -> 64, tile 4x3 (rows x vectors), row tiles 2x4, 2 panels of 3 vectors + 1
- *     panel of 2 vectors, k unrolled by 4, stored head by head
- *   o: 8 rows x 64 -> 64, tile 4x3 (rows x vectors), row tiles 2x4, 2 panels of 3 vectors + 1
- *     panel of 2 vectors, k unrolled by 4, stored by rows
+ *   q: 8 rows x 64 -> 64, tile 2x4 (rows x vectors), row tiles 4x2, 2 panels of 4 vectors, k
+ *     unrolled by 8, stored head by head
+ *   k: 8 rows x 64 -> 64, tile 2x4 (rows x vectors), row tiles 4x2, 2 panels of 4 vectors, k
+ *     unrolled by 8, stored head by head
+ *   v: 8 rows x 64 -> 64, tile 2x4 (rows x vectors), row tiles 4x2, 2 panels of 4 vectors, k
+ *     unrolled by 8, stored head by head
+ *   o: 8 rows x 64 -> 64, tile 2x4 (rows x vectors), row tiles 4x2, 2 panels of 4 vectors, k
+ *     unrolled by 8, stored by rows
  *   attention: 1 block of 4 queries (1 vectors, lanes along queries), context row tiles 1x4
  *   scores: key tiles 1x4, k unrolled by 8
  *   softmax: whole rows, whole-number maximum, base 2, exact
  *   context: tile 4x1, k unrolled by 4
  *   matmul flops: projections 262144, core 8192
- *   bytes: packed 66048, workspace 8704 (512 more a part), frames under 8192, code about 8544
+ *   bytes: packed 66048, workspace 8704 (512 more a part), frames under 8192, code about 6368
  *   workspace + 0: q, queries, head-major [head][row][dim]
  *   workspace + 512: k, keys, head-major [head][row][dim]
  *   workspace + 1024: v, values, head-major [head][row][dim]
@@ -90,427 +90,315 @@ static inline __m256 vec_exp2(__m256 x)
 
 /* ---- Projections: q, k, v = x . W^T + b ------------------------------------------------------ */
 
-/* 8 rows of one panel of 24 columns: out = bias + in . panel. */
-static void project_24_biased_4x3(const float *restrict input, const float *restrict panel,
+/* 8 rows of one panel of 32 columns: out = bias + in . panel. */
+static void project_32_biased_2x4(const float *restrict input, const float *restrict panel,
     float *restrict out)
 {
-    for (size_t tile = 0; tile < 2; tile++) {
-        const float *in_rows = input + 256 * tile;
-        /* 4 rows x 24 columns */
+    for (size_t tile = 0; tile < 4; tile++) {
+        const float *in_rows = input + 128 * tile;
+        /* 2 rows x 32 columns */
         __m256 c0_0 = _mm256_loadu_ps(panel);
         __m256 c0_1 = _mm256_loadu_ps(panel + 8);
         __m256 c0_2 = _mm256_loadu_ps(panel + 16);
+        __m256 c0_3 = _mm256_loadu_ps(panel + 24);
         __m256 c1_0 = _mm256_loadu_ps(panel);
         __m256 c1_1 = _mm256_loadu_ps(panel + 8);
         __m256 c1_2 = _mm256_loadu_ps(panel + 16);
-        __m256 c2_0 = _mm256_loadu_ps(panel);
-        __m256 c2_1 = _mm256_loadu_ps(panel + 8);
-        __m256 c2_2 = _mm256_loadu_ps(panel + 16);
-        __m256 c3_0 = _mm256_loadu_ps(panel);
-        __m256 c3_1 = _mm256_loadu_ps(panel + 8);
-        __m256 c3_2 = _mm256_loadu_ps(panel + 16);
-        for (size_t k = 0; k < 64; k += 4) {
+        __m256 c1_3 = _mm256_loadu_ps(panel + 24);
+        for (size_t k = 0; k < 64; k += 8) {
             {
-                const __m256 b0 = _mm256_loadu_ps(panel + 24 * k + 24);
-                const __m256 b1 = _mm256_loadu_ps(panel + 24 * k + 32);
-                const __m256 b2 = _mm256_loadu_ps(panel + 24 * k + 40);
+                const __m256 b0 = _mm256_loadu_ps(panel + 32 * k + 32);
+                const __m256 b1 = _mm256_loadu_ps(panel + 32 * k + 40);
+                const __m256 b2 = _mm256_loadu_ps(panel + 32 * k + 48);
+                const __m256 b3 = _mm256_loadu_ps(panel + 32 * k + 56);
                 const __m256 a0 = _mm256_broadcast_ss(in_rows + k);
                 c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
                 c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
                 c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+                c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
                 const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 64);
                 c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
                 c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
                 c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
-                const __m256 a2 = _mm256_broadcast_ss(in_rows + k + 128);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                c2_2 = _mm256_fmadd_ps(a2, b2, c2_2);
-                const __m256 a3 = _mm256_broadcast_ss(in_rows + k + 192);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-                c3_2 = _mm256_fmadd_ps(a3, b2, c3_2);
+                c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
             }
             {
-                const __m256 b0 = _mm256_loadu_ps(panel + 24 * k + 48);
-                const __m256 b1 = _mm256_loadu_ps(panel + 24 * k + 56);
-                const __m256 b2 = _mm256_loadu_ps(panel + 24 * k + 64);
+                const __m256 b0 = _mm256_loadu_ps(panel + 32 * k + 64);
+                const __m256 b1 = _mm256_loadu_ps(panel + 32 * k + 72);
+                const __m256 b2 = _mm256_loadu_ps(panel + 32 * k + 80);
+                const __m256 b3 = _mm256_loadu_ps(panel + 32 * k + 88);
                 const __m256 a0 = _mm256_broadcast_ss(in_rows + k + 1);
                 c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
                 c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
                 c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+                c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
                 const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 65);
                 c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
                 c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
                 c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
-                const __m256 a2 = _mm256_broadcast_ss(in_rows + k + 129);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                c2_2 = _mm256_fmadd_ps(a2, b2, c2_2);
-                const __m256 a3 = _mm256_broadcast_ss(in_rows + k + 193);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-                c3_2 = _mm256_fmadd_ps(a3, b2, c3_2);
+                c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
             }
             {
-                const __m256 b0 = _mm256_loadu_ps(panel + 24 * k + 72);
-                const __m256 b1 = _mm256_loadu_ps(panel + 24 * k + 80);
-                const __m256 b2 = _mm256_loadu_ps(panel + 24 * k + 88);
+                const __m256 b0 = _mm256_loadu_ps(panel + 32 * k + 96);
+                const __m256 b1 = _mm256_loadu_ps(panel + 32 * k + 104);
+                const __m256 b2 = _mm256_loadu_ps(panel + 32 * k + 112);
+                const __m256 b3 = _mm256_loadu_ps(panel + 32 * k + 120);
                 const __m256 a0 = _mm256_broadcast_ss(in_rows + k + 2);
                 c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
                 c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
                 c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+                c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
                 const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 66);
                 c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
                 c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
                 c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
-                const __m256 a2 = _mm256_broadcast_ss(in_rows + k + 130);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                c2_2 = _mm256_fmadd_ps(a2, b2, c2_2);
-                const __m256 a3 = _mm256_broadcast_ss(in_rows + k + 194);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-                c3_2 = _mm256_fmadd_ps(a3, b2, c3_2);
+                c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
             }
             {
-                const __m256 b0 = _mm256_loadu_ps(panel + 24 * k + 96);
-                const __m256 b1 = _mm256_loadu_ps(panel + 24 * k + 104);
-                const __m256 b2 = _mm256_loadu_ps(panel + 24 * k + 112);
+                const __m256 b0 = _mm256_loadu_ps(panel + 32 * k + 128);
+                const __m256 b1 = _mm256_loadu_ps(panel + 32 * k + 136);
+                const __m256 b2 = _mm256_loadu_ps(panel + 32 * k + 144);
+                const __m256 b3 = _mm256_loadu_ps(panel + 32 * k + 152);
                 const __m256 a0 = _mm256_broadcast_ss(in_rows + k + 3);
                 c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
                 c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
                 c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+                c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
                 const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 67);
                 c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
                 c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
                 c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
-                const __m256 a2 = _mm256_broadcast_ss(in_rows + k + 131);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                c2_2 = _mm256_fmadd_ps(a2, b2, c2_2);
-                const __m256 a3 = _mm256_broadcast_ss(in_rows + k + 195);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-                c3_2 = _mm256_fmadd_ps(a3, b2, c3_2);
+                c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
+            }
+            {
+                const __m256 b0 = _mm256_loadu_ps(panel + 32 * k + 160);
+                const __m256 b1 = _mm256_loadu_ps(panel + 32 * k + 168);
+                const __m256 b2 = _mm256_loadu_ps(panel + 32 * k + 176);
+                const __m256 b3 = _mm256_loadu_ps(panel + 32 * k + 184);
+                const __m256 a0 = _mm256_broadcast_ss(in_rows + k + 4);
+                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+                c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+                c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
+                const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 68);
+                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+                c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
+                c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
+            }
+            {
+                const __m256 b0 = _mm256_loadu_ps(panel + 32 * k + 192);
+                const __m256 b1 = _mm256_loadu_ps(panel + 32 * k + 200);
+                const __m256 b2 = _mm256_loadu_ps(panel + 32 * k + 208);
+                const __m256 b3 = _mm256_loadu_ps(panel + 32 * k + 216);
+                const __m256 a0 = _mm256_broadcast_ss(in_rows + k + 5);
+                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+                c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+                c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
+                const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 69);
+                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+                c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
+                c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
+            }
+            {
+                const __m256 b0 = _mm256_loadu_ps(panel + 32 * k + 224);
+                const __m256 b1 = _mm256_loadu_ps(panel + 32 * k + 232);
+                const __m256 b2 = _mm256_loadu_ps(panel + 32 * k + 240);
+                const __m256 b3 = _mm256_loadu_ps(panel + 32 * k + 248);
+                const __m256 a0 = _mm256_broadcast_ss(in_rows + k + 6);
+                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+                c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+                c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
+                const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 70);
+                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+                c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
+                c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
+            }
+            {
+                const __m256 b0 = _mm256_loadu_ps(panel + 32 * k + 256);
+                const __m256 b1 = _mm256_loadu_ps(panel + 32 * k + 264);
+                const __m256 b2 = _mm256_loadu_ps(panel + 32 * k + 272);
+                const __m256 b3 = _mm256_loadu_ps(panel + 32 * k + 280);
+                const __m256 a0 = _mm256_broadcast_ss(in_rows + k + 7);
+                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+                c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+                c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
+                const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 71);
+                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+                c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
+                c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
             }
         }
-        _mm256_storeu_ps(out + 32 * tile, c0_0);
-        _mm256_storeu_ps(out + 32 * tile + 64, c0_1);
-        _mm256_storeu_ps(out + 32 * tile + 128, c0_2);
-        _mm256_storeu_ps(out + 32 * tile + 8, c1_0);
-        _mm256_storeu_ps(out + 32 * tile + 72, c1_1);
-        _mm256_storeu_ps(out + 32 * tile + 136, c1_2);
-        _mm256_storeu_ps(out + 32 * tile + 16, c2_0);
-        _mm256_storeu_ps(out + 32 * tile + 80, c2_1);
-        _mm256_storeu_ps(out + 32 * tile + 144, c2_2);
-        _mm256_storeu_ps(out + 32 * tile + 24, c3_0);
-        _mm256_storeu_ps(out + 32 * tile + 88, c3_1);
-        _mm256_storeu_ps(out + 32 * tile + 152, c3_2);
+        _mm256_storeu_ps(out + 16 * tile, c0_0);
+        _mm256_storeu_ps(out + 16 * tile + 64, c0_1);
+        _mm256_storeu_ps(out + 16 * tile + 128, c0_2);
+        _mm256_storeu_ps(out + 16 * tile + 192, c0_3);
+        _mm256_storeu_ps(out + 16 * tile + 8, c1_0);
+        _mm256_storeu_ps(out + 16 * tile + 72, c1_1);
+        _mm256_storeu_ps(out + 16 * tile + 136, c1_2);
+        _mm256_storeu_ps(out + 16 * tile + 200, c1_3);
     }
 }
 
-/* 8 rows of one panel of 16 columns: out = bias + in . panel. */
-static void project_16_biased_4x2(const float *restrict input, const float *restrict panel,
+/* 8 rows of one panel of 32 columns: out = in . panel. */
+static void project_32_2x4(const float *restrict input, const float *restrict panel,
     float *restrict out)
 {
-    for (size_t tile = 0; tile < 2; tile++) {
-        const float *in_rows = input + 256 * tile;
-        /* 4 rows x 16 columns */
-        __m256 c0_0 = _mm256_loadu_ps(panel);
-        __m256 c0_1 = _mm256_loadu_ps(panel + 8);
-        __m256 c1_0 = _mm256_loadu_ps(panel);
-        __m256 c1_1 = _mm256_loadu_ps(panel + 8);
-        __m256 c2_0 = _mm256_loadu_ps(panel);
-        __m256 c2_1 = _mm256_loadu_ps(panel + 8);
-        __m256 c3_0 = _mm256_loadu_ps(panel);
-        __m256 c3_1 = _mm256_loadu_ps(panel + 8);
-        for (size_t k = 0; k < 64; k += 4) {
-            {
-                const __m256 b0 = _mm256_loadu_ps(panel + 16 * k + 16);
-                const __m256 b1 = _mm256_loadu_ps(panel + 16 * k + 24);
-                const __m256 a0 = _mm256_broadcast_ss(in_rows + k);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 64);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(in_rows + k + 128);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(in_rows + k + 192);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(panel + 16 * k + 32);
-                const __m256 b1 = _mm256_loadu_ps(panel + 16 * k + 40);
-                const __m256 a0 = _mm256_broadcast_ss(in_rows + k + 1);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 65);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(in_rows + k + 129);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(in_rows + k + 193);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(panel + 16 * k + 48);
-                const __m256 b1 = _mm256_loadu_ps(panel + 16 * k + 56);
-                const __m256 a0 = _mm256_broadcast_ss(in_rows + k + 2);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 66);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(in_rows + k + 130);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(in_rows + k + 194);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(panel + 16 * k + 64);
-                const __m256 b1 = _mm256_loadu_ps(panel + 16 * k + 72);
-                const __m256 a0 = _mm256_broadcast_ss(in_rows + k + 3);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 67);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(in_rows + k + 131);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(in_rows + k + 195);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-        }
-        _mm256_storeu_ps(out + 32 * tile, c0_0);
-        _mm256_storeu_ps(out + 32 * tile + 64, c0_1);
-        _mm256_storeu_ps(out + 32 * tile + 8, c1_0);
-        _mm256_storeu_ps(out + 32 * tile + 72, c1_1);
-        _mm256_storeu_ps(out + 32 * tile + 16, c2_0);
-        _mm256_storeu_ps(out + 32 * tile + 80, c2_1);
-        _mm256_storeu_ps(out + 32 * tile + 24, c3_0);
-        _mm256_storeu_ps(out + 32 * tile + 88, c3_1);
-    }
-}
-
-/* 8 rows of one panel of 24 columns: out = in . panel. */
-static void project_24_4x3(const float *restrict input, const float *restrict panel,
-    float *restrict out)
-{
-    for (size_t tile = 0; tile < 2; tile++) {
-        const float *in_rows = input + 256 * tile;
-        /* 4 rows x 24 columns */
+    for (size_t tile = 0; tile < 4; tile++) {
+        const float *in_rows = input + 128 * tile;
+        /* 2 rows x 32 columns */
         __m256 c0_0 = _mm256_setzero_ps();
         __m256 c0_1 = _mm256_setzero_ps();
         __m256 c0_2 = _mm256_setzero_ps();
+        __m256 c0_3 = _mm256_setzero_ps();
         __m256 c1_0 = _mm256_setzero_ps();
         __m256 c1_1 = _mm256_setzero_ps();
         __m256 c1_2 = _mm256_setzero_ps();
-        __m256 c2_0 = _mm256_setzero_ps();
-        __m256 c2_1 = _mm256_setzero_ps();
-        __m256 c2_2 = _mm256_setzero_ps();
-        __m256 c3_0 = _mm256_setzero_ps();
-        __m256 c3_1 = _mm256_setzero_ps();
-        __m256 c3_2 = _mm256_setzero_ps();
-        for (size_t k = 0; k < 64; k += 4) {
+        __m256 c1_3 = _mm256_setzero_ps();
+        for (size_t k = 0; k < 64; k += 8) {
             {
-                const __m256 b0 = _mm256_loadu_ps(panel + 24 * k);
-                const __m256 b1 = _mm256_loadu_ps(panel + 24 * k + 8);
-                const __m256 b2 = _mm256_loadu_ps(panel + 24 * k + 16);
+                const __m256 b0 = _mm256_loadu_ps(panel + 32 * k);
+                const __m256 b1 = _mm256_loadu_ps(panel + 32 * k + 8);
+                const __m256 b2 = _mm256_loadu_ps(panel + 32 * k + 16);
+                const __m256 b3 = _mm256_loadu_ps(panel + 32 * k + 24);
                 const __m256 a0 = _mm256_broadcast_ss(in_rows + k);
                 c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
                 c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
                 c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+                c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
                 const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 64);
                 c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
                 c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
                 c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
-                const __m256 a2 = _mm256_broadcast_ss(in_rows + k + 128);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                c2_2 = _mm256_fmadd_ps(a2, b2, c2_2);
-                const __m256 a3 = _mm256_broadcast_ss(in_rows + k + 192);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-                c3_2 = _mm256_fmadd_ps(a3, b2, c3_2);
+                c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
             }
             {
-                const __m256 b0 = _mm256_loadu_ps(panel + 24 * k + 24);
-                const __m256 b1 = _mm256_loadu_ps(panel + 24 * k + 32);
-                const __m256 b2 = _mm256_loadu_ps(panel + 24 * k + 40);
+                const __m256 b0 = _mm256_loadu_ps(panel + 32 * k + 32);
+                const __m256 b1 = _mm256_loadu_ps(panel + 32 * k + 40);
+                const __m256 b2 = _mm256_loadu_ps(panel + 32 * k + 48);
+                const __m256 b3 = _mm256_loadu_ps(panel + 32 * k + 56);
                 const __m256 a0 = _mm256_broadcast_ss(in_rows + k + 1);
                 c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
                 c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
                 c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+                c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
                 const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 65);
                 c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
                 c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
                 c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
-                const __m256 a2 = _mm256_broadcast_ss(in_rows + k + 129);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                c2_2 = _mm256_fmadd_ps(a2, b2, c2_2);
-                const __m256 a3 = _mm256_broadcast_ss(in_rows + k + 193);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-                c3_2 = _mm256_fmadd_ps(a3, b2, c3_2);
+                c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
             }
             {
-                const __m256 b0 = _mm256_loadu_ps(panel + 24 * k + 48);
-                const __m256 b1 = _mm256_loadu_ps(panel + 24 * k + 56);
-                const __m256 b2 = _mm256_loadu_ps(panel + 24 * k + 64);
+                const __m256 b0 = _mm256_loadu_ps(panel + 32 * k + 64);
+                const __m256 b1 = _mm256_loadu_ps(panel + 32 * k + 72);
+                const __m256 b2 = _mm256_loadu_ps(panel + 32 * k + 80);
+                const __m256 b3 = _mm256_loadu_ps(panel + 32 * k + 88);
                 const __m256 a0 = _mm256_broadcast_ss(in_rows + k + 2);
                 c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
                 c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
                 c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+                c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
                 const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 66);
                 c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
                 c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
                 c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
-                const __m256 a2 = _mm256_broadcast_ss(in_rows + k + 130);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                c2_2 = _mm256_fmadd_ps(a2, b2, c2_2);
-                const __m256 a3 = _mm256_broadcast_ss(in_rows + k + 194);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-                c3_2 = _mm256_fmadd_ps(a3, b2, c3_2);
+                c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
             }
             {
-                const __m256 b0 = _mm256_loadu_ps(panel + 24 * k + 72);
-                const __m256 b1 = _mm256_loadu_ps(panel + 24 * k + 80);
-                const __m256 b2 = _mm256_loadu_ps(panel + 24 * k + 88);
+                const __m256 b0 = _mm256_loadu_ps(panel + 32 * k + 96);
+                const __m256 b1 = _mm256_loadu_ps(panel + 32 * k + 104);
+                const __m256 b2 = _mm256_loadu_ps(panel + 32 * k + 112);
+                const __m256 b3 = _mm256_loadu_ps(panel + 32 * k + 120);
                 const __m256 a0 = _mm256_broadcast_ss(in_rows + k + 3);
                 c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
                 c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
                 c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+                c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
                 const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 67);
                 c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
                 c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
                 c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
-                const __m256 a2 = _mm256_broadcast_ss(in_rows + k + 131);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                c2_2 = _mm256_fmadd_ps(a2, b2, c2_2);
-                const __m256 a3 = _mm256_broadcast_ss(in_rows + k + 195);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-                c3_2 = _mm256_fmadd_ps(a3, b2, c3_2);
+                c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
+            }
+            {
+                const __m256 b0 = _mm256_loadu_ps(panel + 32 * k + 128);
+                const __m256 b1 = _mm256_loadu_ps(panel + 32 * k + 136);
+                const __m256 b2 = _mm256_loadu_ps(panel + 32 * k + 144);
+                const __m256 b3 = _mm256_loadu_ps(panel + 32 * k + 152);
+                const __m256 a0 = _mm256_broadcast_ss(in_rows + k + 4);
+                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+                c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+                c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
+                const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 68);
+                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+                c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
+                c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
+            }
+            {
+                const __m256 b0 = _mm256_loadu_ps(panel + 32 * k + 160);
+                const __m256 b1 = _mm256_loadu_ps(panel + 32 * k + 168);
+                const __m256 b2 = _mm256_loadu_ps(panel + 32 * k + 176);
+                const __m256 b3 = _mm256_loadu_ps(panel + 32 * k + 184);
+                const __m256 a0 = _mm256_broadcast_ss(in_rows + k + 5);
+                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+                c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+                c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
+                const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 69);
+                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+                c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
+                c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
+            }
+            {
+                const __m256 b0 = _mm256_loadu_ps(panel + 32 * k + 192);
+                const __m256 b1 = _mm256_loadu_ps(panel + 32 * k + 200);
+                const __m256 b2 = _mm256_loadu_ps(panel + 32 * k + 208);
+                const __m256 b3 = _mm256_loadu_ps(panel + 32 * k + 216);
+                const __m256 a0 = _mm256_broadcast_ss(in_rows + k + 6);
+                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+                c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+                c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
+                const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 70);
+                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+                c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
+                c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
+            }
+            {
+                const __m256 b0 = _mm256_loadu_ps(panel + 32 * k + 224);
+                const __m256 b1 = _mm256_loadu_ps(panel + 32 * k + 232);
+                const __m256 b2 = _mm256_loadu_ps(panel + 32 * k + 240);
+                const __m256 b3 = _mm256_loadu_ps(panel + 32 * k + 248);
+                const __m256 a0 = _mm256_broadcast_ss(in_rows + k + 7);
+                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+                c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+                c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
+                const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 71);
+                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+                c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
+                c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
             }
         }
-        _mm256_storeu_ps(out + 32 * tile, c0_0);
-        _mm256_storeu_ps(out + 32 * tile + 64, c0_1);
-        _mm256_storeu_ps(out + 32 * tile + 128, c0_2);
-        _mm256_storeu_ps(out + 32 * tile + 8, c1_0);
-        _mm256_storeu_ps(out + 32 * tile + 72, c1_1);
-        _mm256_storeu_ps(out + 32 * tile + 136, c1_2);
-        _mm256_storeu_ps(out + 32 * tile + 16, c2_0);
-        _mm256_storeu_ps(out + 32 * tile + 80, c2_1);
-        _mm256_storeu_ps(out + 32 * tile + 144, c2_2);
-        _mm256_storeu_ps(out + 32 * tile + 24, c3_0);
-        _mm256_storeu_ps(out + 32 * tile + 88, c3_1);
-        _mm256_storeu_ps(out + 32 * tile + 152, c3_2);
-    }
-}
-
-/* 8 rows of one panel of 16 columns: out = in . panel. */
-static void project_16_4x2(const float *restrict input, const float *restrict panel,
-    float *restrict out)
-{
-    for (size_t tile = 0; tile < 2; tile++) {
-        const float *in_rows = input + 256 * tile;
-        /* 4 rows x 16 columns */
-        __m256 c0_0 = _mm256_setzero_ps();
-        __m256 c0_1 = _mm256_setzero_ps();
-        __m256 c1_0 = _mm256_setzero_ps();
-        __m256 c1_1 = _mm256_setzero_ps();
-        __m256 c2_0 = _mm256_setzero_ps();
-        __m256 c2_1 = _mm256_setzero_ps();
-        __m256 c3_0 = _mm256_setzero_ps();
-        __m256 c3_1 = _mm256_setzero_ps();
-        for (size_t k = 0; k < 64; k += 4) {
-            {
-                const __m256 b0 = _mm256_loadu_ps(panel + 16 * k);
-                const __m256 b1 = _mm256_loadu_ps(panel + 16 * k + 8);
-                const __m256 a0 = _mm256_broadcast_ss(in_rows + k);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 64);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(in_rows + k + 128);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(in_rows + k + 192);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(panel + 16 * k + 16);
-                const __m256 b1 = _mm256_loadu_ps(panel + 16 * k + 24);
-                const __m256 a0 = _mm256_broadcast_ss(in_rows + k + 1);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 65);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(in_rows + k + 129);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(in_rows + k + 193);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(panel + 16 * k + 32);
-                const __m256 b1 = _mm256_loadu_ps(panel + 16 * k + 40);
-                const __m256 a0 = _mm256_broadcast_ss(in_rows + k + 2);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 66);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(in_rows + k + 130);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(in_rows + k + 194);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(panel + 16 * k + 48);
-                const __m256 b1 = _mm256_loadu_ps(panel + 16 * k + 56);
-                const __m256 a0 = _mm256_broadcast_ss(in_rows + k + 3);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 67);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(in_rows + k + 131);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(in_rows + k + 195);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-        }
-        _mm256_storeu_ps(out + 32 * tile, c0_0);
-        _mm256_storeu_ps(out + 32 * tile + 64, c0_1);
-        _mm256_storeu_ps(out + 32 * tile + 8, c1_0);
-        _mm256_storeu_ps(out + 32 * tile + 72, c1_1);
-        _mm256_storeu_ps(out + 32 * tile + 16, c2_0);
-        _mm256_storeu_ps(out + 32 * tile + 80, c2_1);
-        _mm256_storeu_ps(out + 32 * tile + 24, c3_0);
-        _mm256_storeu_ps(out + 32 * tile + 88, c3_1);
+        _mm256_storeu_ps(out + 16 * tile, c0_0);
+        _mm256_storeu_ps(out + 16 * tile + 64, c0_1);
+        _mm256_storeu_ps(out + 16 * tile + 128, c0_2);
+        _mm256_storeu_ps(out + 16 * tile + 192, c0_3);
+        _mm256_storeu_ps(out + 16 * tile + 8, c1_0);
+        _mm256_storeu_ps(out + 16 * tile + 72, c1_1);
+        _mm256_storeu_ps(out + 16 * tile + 136, c1_2);
+        _mm256_storeu_ps(out + 16 * tile + 200, c1_3);
     }
 }
 
@@ -528,15 +416,7 @@ static void phase_project(const float *restrict weights, const attn_args *restri
         const size_t last = 2 * (part + 1) / parts;
         for (size_t panel = first; panel < last; panel++) {
             const size_t block = panel / 1;
-            project_24_biased_4x3(x, weights + 1560 * panel, ws_q + 192 * block);
-        }
-    }
-    {
-        const size_t first = 1 * part / parts;
-        const size_t last = 1 * (part + 1) / parts;
-        for (size_t panel = first; panel < last; panel++) {
-            const size_t block = panel / 1;
-            project_16_biased_4x2(x, weights + 1040 * panel + 3120, ws_q + 128 * block + 384);
+            project_32_biased_2x4(x, weights + 2080 * panel, ws_q + 256 * block);
         }
     }
     /* keys */
@@ -545,15 +425,7 @@ static void phase_project(const float *restrict weights, const attn_args *restri
         const size_t last = 2 * (part + 1) / parts;
         for (size_t panel = first; panel < last; panel++) {
             const size_t block = panel / 1;
-            project_24_4x3(x, weights + 1536 * panel + 4160, ws_k + 192 * block);
-        }
-    }
-    {
-        const size_t first = 1 * part / parts;
-        const size_t last = 1 * (part + 1) / parts;
-        for (size_t panel = first; panel < last; panel++) {
-            const size_t block = panel / 1;
-            project_16_4x2(x, weights + 1024 * panel + 7232, ws_k + 128 * block + 384);
+            project_32_2x4(x, weights + 2048 * panel + 4160, ws_k + 256 * block);
         }
     }
     /* values */
@@ -562,15 +434,7 @@ static void phase_project(const float *restrict weights, const attn_args *restri
         const size_t last = 2 * (part + 1) / parts;
         for (size_t panel = first; panel < last; panel++) {
             const size_t block = panel / 1;
-            project_24_4x3(x, weights + 1536 * panel + 8256, ws_v + 192 * block);
-        }
-    }
-    {
-        const size_t first = 1 * part / parts;
-        const size_t last = 1 * (part + 1) / parts;
-        for (size_t panel = first; panel < last; panel++) {
-            const size_t block = panel / 1;
-            project_16_4x2(x, weights + 1024 * panel + 11328, ws_v + 128 * block + 384);
+            project_32_2x4(x, weights + 2048 * panel + 8256, ws_v + 256 * block);
         }
     }
 }
@@ -837,215 +701,159 @@ static void phase_attention(float *restrict workspace, size_t part, size_t parts
 
 /* ---- Output projection: y = heads . Wo^T + bo ------------------------------------------------ */
 
-/* 8 rows of one panel of 24 columns: out = bias + in . panel. */
-static void output_24_4x3(const float *restrict input, const float *restrict panel,
+/* 8 rows of one panel of 32 columns: out = bias + in . panel. */
+static void output_32_2x4(const float *restrict input, const float *restrict panel,
     float *restrict out)
 {
-    for (size_t tile = 0; tile < 2; tile++) {
-        const float *in_rows = input + 256 * tile;
-        /* 4 rows x 24 columns */
+    for (size_t tile = 0; tile < 4; tile++) {
+        const float *in_rows = input + 128 * tile;
+        /* 2 rows x 32 columns */
         __m256 c0_0 = _mm256_loadu_ps(panel);
         __m256 c0_1 = _mm256_loadu_ps(panel + 8);
         __m256 c0_2 = _mm256_loadu_ps(panel + 16);
+        __m256 c0_3 = _mm256_loadu_ps(panel + 24);
         __m256 c1_0 = _mm256_loadu_ps(panel);
         __m256 c1_1 = _mm256_loadu_ps(panel + 8);
         __m256 c1_2 = _mm256_loadu_ps(panel + 16);
-        __m256 c2_0 = _mm256_loadu_ps(panel);
-        __m256 c2_1 = _mm256_loadu_ps(panel + 8);
-        __m256 c2_2 = _mm256_loadu_ps(panel + 16);
-        __m256 c3_0 = _mm256_loadu_ps(panel);
-        __m256 c3_1 = _mm256_loadu_ps(panel + 8);
-        __m256 c3_2 = _mm256_loadu_ps(panel + 16);
-        for (size_t k = 0; k < 64; k += 4) {
+        __m256 c1_3 = _mm256_loadu_ps(panel + 24);
+        for (size_t k = 0; k < 64; k += 8) {
             {
-                const __m256 b0 = _mm256_loadu_ps(panel + 24 * k + 24);
-                const __m256 b1 = _mm256_loadu_ps(panel + 24 * k + 32);
-                const __m256 b2 = _mm256_loadu_ps(panel + 24 * k + 40);
+                const __m256 b0 = _mm256_loadu_ps(panel + 32 * k + 32);
+                const __m256 b1 = _mm256_loadu_ps(panel + 32 * k + 40);
+                const __m256 b2 = _mm256_loadu_ps(panel + 32 * k + 48);
+                const __m256 b3 = _mm256_loadu_ps(panel + 32 * k + 56);
                 const __m256 a0 = _mm256_broadcast_ss(in_rows + k);
                 c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
                 c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
                 c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+                c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
                 const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 64);
                 c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
                 c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
                 c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
-                const __m256 a2 = _mm256_broadcast_ss(in_rows + k + 128);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                c2_2 = _mm256_fmadd_ps(a2, b2, c2_2);
-                const __m256 a3 = _mm256_broadcast_ss(in_rows + k + 192);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-                c3_2 = _mm256_fmadd_ps(a3, b2, c3_2);
+                c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
             }
             {
-                const __m256 b0 = _mm256_loadu_ps(panel + 24 * k + 48);
-                const __m256 b1 = _mm256_loadu_ps(panel + 24 * k + 56);
-                const __m256 b2 = _mm256_loadu_ps(panel + 24 * k + 64);
+                const __m256 b0 = _mm256_loadu_ps(panel + 32 * k + 64);
+                const __m256 b1 = _mm256_loadu_ps(panel + 32 * k + 72);
+                const __m256 b2 = _mm256_loadu_ps(panel + 32 * k + 80);
+                const __m256 b3 = _mm256_loadu_ps(panel + 32 * k + 88);
                 const __m256 a0 = _mm256_broadcast_ss(in_rows + k + 1);
                 c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
                 c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
                 c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+                c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
                 const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 65);
                 c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
                 c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
                 c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
-                const __m256 a2 = _mm256_broadcast_ss(in_rows + k + 129);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                c2_2 = _mm256_fmadd_ps(a2, b2, c2_2);
-                const __m256 a3 = _mm256_broadcast_ss(in_rows + k + 193);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-                c3_2 = _mm256_fmadd_ps(a3, b2, c3_2);
+                c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
             }
             {
-                const __m256 b0 = _mm256_loadu_ps(panel + 24 * k + 72);
-                const __m256 b1 = _mm256_loadu_ps(panel + 24 * k + 80);
-                const __m256 b2 = _mm256_loadu_ps(panel + 24 * k + 88);
+                const __m256 b0 = _mm256_loadu_ps(panel + 32 * k + 96);
+                const __m256 b1 = _mm256_loadu_ps(panel + 32 * k + 104);
+                const __m256 b2 = _mm256_loadu_ps(panel + 32 * k + 112);
+                const __m256 b3 = _mm256_loadu_ps(panel + 32 * k + 120);
                 const __m256 a0 = _mm256_broadcast_ss(in_rows + k + 2);
                 c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
                 c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
                 c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+                c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
                 const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 66);
                 c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
                 c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
                 c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
-                const __m256 a2 = _mm256_broadcast_ss(in_rows + k + 130);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                c2_2 = _mm256_fmadd_ps(a2, b2, c2_2);
-                const __m256 a3 = _mm256_broadcast_ss(in_rows + k + 194);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-                c3_2 = _mm256_fmadd_ps(a3, b2, c3_2);
+                c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
             }
             {
-                const __m256 b0 = _mm256_loadu_ps(panel + 24 * k + 96);
-                const __m256 b1 = _mm256_loadu_ps(panel + 24 * k + 104);
-                const __m256 b2 = _mm256_loadu_ps(panel + 24 * k + 112);
+                const __m256 b0 = _mm256_loadu_ps(panel + 32 * k + 128);
+                const __m256 b1 = _mm256_loadu_ps(panel + 32 * k + 136);
+                const __m256 b2 = _mm256_loadu_ps(panel + 32 * k + 144);
+                const __m256 b3 = _mm256_loadu_ps(panel + 32 * k + 152);
                 const __m256 a0 = _mm256_broadcast_ss(in_rows + k + 3);
                 c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
                 c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
                 c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+                c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
                 const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 67);
                 c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
                 c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
                 c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
-                const __m256 a2 = _mm256_broadcast_ss(in_rows + k + 131);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                c2_2 = _mm256_fmadd_ps(a2, b2, c2_2);
-                const __m256 a3 = _mm256_broadcast_ss(in_rows + k + 195);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-                c3_2 = _mm256_fmadd_ps(a3, b2, c3_2);
+                c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
+            }
+            {
+                const __m256 b0 = _mm256_loadu_ps(panel + 32 * k + 160);
+                const __m256 b1 = _mm256_loadu_ps(panel + 32 * k + 168);
+                const __m256 b2 = _mm256_loadu_ps(panel + 32 * k + 176);
+                const __m256 b3 = _mm256_loadu_ps(panel + 32 * k + 184);
+                const __m256 a0 = _mm256_broadcast_ss(in_rows + k + 4);
+                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+                c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+                c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
+                const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 68);
+                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+                c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
+                c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
+            }
+            {
+                const __m256 b0 = _mm256_loadu_ps(panel + 32 * k + 192);
+                const __m256 b1 = _mm256_loadu_ps(panel + 32 * k + 200);
+                const __m256 b2 = _mm256_loadu_ps(panel + 32 * k + 208);
+                const __m256 b3 = _mm256_loadu_ps(panel + 32 * k + 216);
+                const __m256 a0 = _mm256_broadcast_ss(in_rows + k + 5);
+                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+                c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+                c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
+                const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 69);
+                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+                c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
+                c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
+            }
+            {
+                const __m256 b0 = _mm256_loadu_ps(panel + 32 * k + 224);
+                const __m256 b1 = _mm256_loadu_ps(panel + 32 * k + 232);
+                const __m256 b2 = _mm256_loadu_ps(panel + 32 * k + 240);
+                const __m256 b3 = _mm256_loadu_ps(panel + 32 * k + 248);
+                const __m256 a0 = _mm256_broadcast_ss(in_rows + k + 6);
+                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+                c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+                c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
+                const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 70);
+                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+                c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
+                c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
+            }
+            {
+                const __m256 b0 = _mm256_loadu_ps(panel + 32 * k + 256);
+                const __m256 b1 = _mm256_loadu_ps(panel + 32 * k + 264);
+                const __m256 b2 = _mm256_loadu_ps(panel + 32 * k + 272);
+                const __m256 b3 = _mm256_loadu_ps(panel + 32 * k + 280);
+                const __m256 a0 = _mm256_broadcast_ss(in_rows + k + 7);
+                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+                c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+                c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
+                const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 71);
+                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+                c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
+                c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
             }
         }
-        _mm256_storeu_ps(out + 256 * tile, c0_0);
-        _mm256_storeu_ps(out + 256 * tile + 8, c0_1);
-        _mm256_storeu_ps(out + 256 * tile + 16, c0_2);
-        _mm256_storeu_ps(out + 256 * tile + 64, c1_0);
-        _mm256_storeu_ps(out + 256 * tile + 72, c1_1);
-        _mm256_storeu_ps(out + 256 * tile + 80, c1_2);
-        _mm256_storeu_ps(out + 256 * tile + 128, c2_0);
-        _mm256_storeu_ps(out + 256 * tile + 136, c2_1);
-        _mm256_storeu_ps(out + 256 * tile + 144, c2_2);
-        _mm256_storeu_ps(out + 256 * tile + 192, c3_0);
-        _mm256_storeu_ps(out + 256 * tile + 200, c3_1);
-        _mm256_storeu_ps(out + 256 * tile + 208, c3_2);
-    }
-}
-
-/* 8 rows of one panel of 16 columns: out = bias + in . panel. */
-static void output_16_4x2(const float *restrict input, const float *restrict panel,
-    float *restrict out)
-{
-    for (size_t tile = 0; tile < 2; tile++) {
-        const float *in_rows = input + 256 * tile;
-        /* 4 rows x 16 columns */
-        __m256 c0_0 = _mm256_loadu_ps(panel);
-        __m256 c0_1 = _mm256_loadu_ps(panel + 8);
-        __m256 c1_0 = _mm256_loadu_ps(panel);
-        __m256 c1_1 = _mm256_loadu_ps(panel + 8);
-        __m256 c2_0 = _mm256_loadu_ps(panel);
-        __m256 c2_1 = _mm256_loadu_ps(panel + 8);
-        __m256 c3_0 = _mm256_loadu_ps(panel);
-        __m256 c3_1 = _mm256_loadu_ps(panel + 8);
-        for (size_t k = 0; k < 64; k += 4) {
-            {
-                const __m256 b0 = _mm256_loadu_ps(panel + 16 * k + 16);
-                const __m256 b1 = _mm256_loadu_ps(panel + 16 * k + 24);
-                const __m256 a0 = _mm256_broadcast_ss(in_rows + k);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 64);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(in_rows + k + 128);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(in_rows + k + 192);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(panel + 16 * k + 32);
-                const __m256 b1 = _mm256_loadu_ps(panel + 16 * k + 40);
-                const __m256 a0 = _mm256_broadcast_ss(in_rows + k + 1);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 65);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(in_rows + k + 129);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(in_rows + k + 193);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(panel + 16 * k + 48);
-                const __m256 b1 = _mm256_loadu_ps(panel + 16 * k + 56);
-                const __m256 a0 = _mm256_broadcast_ss(in_rows + k + 2);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 66);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(in_rows + k + 130);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(in_rows + k + 194);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-            {
-                const __m256 b0 = _mm256_loadu_ps(panel + 16 * k + 64);
-                const __m256 b1 = _mm256_loadu_ps(panel + 16 * k + 72);
-                const __m256 a0 = _mm256_broadcast_ss(in_rows + k + 3);
-                c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-                c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-                const __m256 a1 = _mm256_broadcast_ss(in_rows + k + 67);
-                c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-                c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-                const __m256 a2 = _mm256_broadcast_ss(in_rows + k + 131);
-                c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-                c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-                const __m256 a3 = _mm256_broadcast_ss(in_rows + k + 195);
-                c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-                c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-            }
-        }
-        _mm256_storeu_ps(out + 256 * tile, c0_0);
-        _mm256_storeu_ps(out + 256 * tile + 8, c0_1);
-        _mm256_storeu_ps(out + 256 * tile + 64, c1_0);
-        _mm256_storeu_ps(out + 256 * tile + 72, c1_1);
-        _mm256_storeu_ps(out + 256 * tile + 128, c2_0);
-        _mm256_storeu_ps(out + 256 * tile + 136, c2_1);
-        _mm256_storeu_ps(out + 256 * tile + 192, c3_0);
-        _mm256_storeu_ps(out + 256 * tile + 200, c3_1);
+        _mm256_storeu_ps(out + 128 * tile, c0_0);
+        _mm256_storeu_ps(out + 128 * tile + 8, c0_1);
+        _mm256_storeu_ps(out + 128 * tile + 16, c0_2);
+        _mm256_storeu_ps(out + 128 * tile + 24, c0_3);
+        _mm256_storeu_ps(out + 128 * tile + 64, c1_0);
+        _mm256_storeu_ps(out + 128 * tile + 72, c1_1);
+        _mm256_storeu_ps(out + 128 * tile + 80, c1_2);
+        _mm256_storeu_ps(out + 128 * tile + 88, c1_3);
     }
 }
 
@@ -1060,15 +868,7 @@ static void phase_output(const float *restrict weights, const attn_args *restric
         const size_t last = 2 * (part + 1) / parts;
         for (size_t panel = first; panel < last; panel++) {
             const size_t block = panel / 1;
-            output_24_4x3(ws_heads, weights + 1560 * panel + 12352, y + 24 * block);
-        }
-    }
-    {
-        const size_t first = 1 * part / parts;
-        const size_t last = 1 * (part + 1) / parts;
-        for (size_t panel = first; panel < last; panel++) {
-            const size_t block = panel / 1;
-            output_16_4x2(ws_heads, weights + 1040 * panel + 15472, y + 16 * block + 48);
+            output_32_2x4(ws_heads, weights + 2080 * panel + 12352, y + 32 * block);
         }
     }
 }
@@ -1140,7 +940,7 @@ const attn_kernel tutorial_2x4x64_kernel = {
     .phases = TUTORIAL_2X4X64_PHASES,
     .name = "tutorial_2x4x64",
     .isa = "avx2",
-    .layout_hash = UINT64_C(0xb103b6899fac29ff),
+    .layout_hash = UINT64_C(0x4b0ff54a7dd21ec3),
     .config_hash = UINT64_C(0x7f295a70f526650e),
     .batch = 2,
     .seq_len = 4,

@@ -83,7 +83,7 @@ local function repair_row(ctx)
             local function weighted(body)
                 each_vector(body, function(inner, column, part)
                     inner:declare("vec", "sum", "zero")
-                    if keys <= block_keys then
+                    if keys <= tile.LONGEST_SUM then
                         add_allowed(inner, ir.index(0), keys, column)
                     else
                         inner:declare("vec", "total", "zero")
