@@ -290,6 +290,8 @@ local function make_attention(problem, machine, straight)
         cycles = (scores.cycles + context.cycles * count) * problem.batch * problem.heads,
         mask_panel = problem.mask_tensor ~= nil and problem.mask_tensor.per_query,
         repair = problem.masked,
+        -- what a block computes depends on where its queries stand, not only on its pointers
+        by_query = problem.causal ~= nil or problem.padded_queries == "zero",
         heads_inside = problem.return_weights == "mean",
     }
 end
@@ -353,7 +355,7 @@ local function estimate_ops(built)
     -- Straight-line functions are shared by all batch items and heads, not by query blocks whose
     -- static mask differs.
     for _, block in ipairs(attention.blocks) do
-        local copies <const> = built.straight and problem.causal and block.count or 1
+        local copies <const> = built.straight and attention.by_query and block.count or 1
         local vectors <const> = { { count = 1, size = block.vectors } }
         local variants <const> = attention.range_loops and 2 or 1
         ops = ops + copies * (variants * product_ops(attention.key_groups, vectors,

@@ -143,8 +143,8 @@ function attention.build(kernel, plan)
         for _, block in ipairs(shape.blocks) do
             for i = 0, block.count - 1 do
                 local query0 <const> = block.first + i * block.width
-                local shared <const> = i > 0 and not problem.causal
-                local suffix <const> = problem.causal and ("_%d_q%d"):format(block.queries, query0)
+                local shared <const> = i > 0 and not shape.by_query
+                local suffix <const> = shape.by_query and ("_%d_q%d"):format(block.queries, query0)
                     or ("_%d"):format(block.queries)
                 variants[#variants + 1] = { block = block, query0 = query0,
                     made = shared and variants[#variants].made
