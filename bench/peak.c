@@ -4,6 +4,7 @@
 #if defined(__AVX512F__)
 #include <immintrin.h>
 typedef __m512 vec;
+#define EACH_CHAIN(X) TWENTY_FOUR(X)
 enum { LANES = 16, CHAINS = 24 };
 #define SPLAT(x) _mm512_set1_ps(x)
 #define FMA(a, b, c) _mm512_fmadd_ps(a, b, c)
@@ -12,6 +13,7 @@ enum { LANES = 16, CHAINS = 24 };
 #elif defined(__AVX2__) && defined(__FMA__)
 #include <immintrin.h>
 typedef __m256 vec;
+#define EACH_CHAIN(X) TWELVE(X)
 enum { LANES = 8, CHAINS = 12 };
 #define SPLAT(x) _mm256_set1_ps(x)
 #define FMA(a, b, c) _mm256_fmadd_ps(a, b, c)
@@ -20,6 +22,7 @@ enum { LANES = 8, CHAINS = 12 };
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 typedef float32x4_t vec;
+#define EACH_CHAIN(X) TWENTY_FOUR(X)
 enum { LANES = 4, CHAINS = 24 };
 #define SPLAT(x) vdupq_n_f32(x)
 #define FMA(a, b, c) vfmaq_f32(c, a, b)
@@ -27,6 +30,7 @@ enum { LANES = 4, CHAINS = 24 };
 #define STORE(p, v) vst1q_f32(p, v)
 #else
 typedef float vec;
+#define EACH_CHAIN(X) EIGHT(X)
 enum { LANES = 1, CHAINS = 8 };
 #define SPLAT(x) (x)
 #define FMA(a, b, c) ((a) * (b) + (c))
@@ -34,44 +38,24 @@ enum { LANES = 1, CHAINS = 8 };
 #define STORE(p, v) (*(p) = (v))
 #endif
 
-/* Unrolled by hand: an array indexed in a loop would live in memory with some compilers. */
-#define CHAIN(i) c##i = FMA(c##i, factor, summand);
-#define TWELVE(X, a, b, c, d, e, f, g, h, i, j, k, l)                                              \
-    X(a) X(b) X(c) X(d) X(e) X(f) X(g) X(h) X(i) X(j) X(k) X(l)
+/* Chains are named variables: an array would live in memory with some compilers. */
+#define EIGHT(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+#define TWELVE(X) EIGHT(X) X(8) X(9) X(10) X(11)
+#define TWENTY_FOUR(X)                                                                             \
+    TWELVE(X) X(12) X(13) X(14) X(15) X(16) X(17) X(18) X(19) X(20) X(21) X(22) X(23)
 #define START(i) vec c##i = SPLAT(0.001f * (float)(i));
+#define STEP(i) c##i = FMA(c##i, factor, summand);
 #define SUM(i) total = ADD(total, c##i);
 
 double fma_peak_flops(long turns, float *sink)
 {
     const vec factor = SPLAT(0.999f), summand = SPLAT(0.001f);
     vec total = SPLAT(0.0f);
-    START(0)
-    START(1) START(2) START(3) START(4) START(5) START(6) START(7)
-#if defined(__AVX2__) || defined(__aarch64__)
-        START(8) START(9) START(10) START(11)
-#endif
-#if defined(__AVX512F__) || defined(__aarch64__)
-            TWELVE(START, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23)
-#endif
-                for (long turn = 0; turn < turns; turn++)
-    {
-        CHAIN(0)
-        CHAIN(1) CHAIN(2) CHAIN(3) CHAIN(4) CHAIN(5) CHAIN(6) CHAIN(7)
-#if defined(__AVX2__) || defined(__aarch64__)
-            CHAIN(8) CHAIN(9) CHAIN(10) CHAIN(11)
-#endif
-#if defined(__AVX512F__) || defined(__aarch64__)
-                TWELVE(CHAIN, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23)
-#endif
+    EACH_CHAIN(START);
+    for (long turn = 0; turn < turns; turn++) {
+        EACH_CHAIN(STEP);
     }
-    SUM(0)
-    SUM(1) SUM(2) SUM(3) SUM(4) SUM(5) SUM(6) SUM(7)
-#if defined(__AVX2__) || defined(__aarch64__)
-        SUM(8) SUM(9) SUM(10) SUM(11)
-#endif
-#if defined(__AVX512F__) || defined(__aarch64__)
-            TWELVE(SUM, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23)
-#endif
-                STORE(sink, total);
+    EACH_CHAIN(SUM);
+    STORE(sink, total);
     return 2.0 * LANES * CHAINS * (double)turns;
 }
