@@ -44,17 +44,17 @@ case_kernel case_open(const char *name, const char *isa)
     const char *dir = getenv("ATTNGEN_CASES");
     memset(&k, 0, sizeof k);
     cr_assert(dir != NULL, "run through tests/run.lua");
-    for (int i = 0; i < 2 && k.library == NULL; i++) {
+    for (int i = 0; i < 2 && k.handle == NULL; i++) {
         snprintf(path, sizeof path, "%s/%s-%s/%s-%s.so", dir, name, isa, isa,
                  i == 0 ? "gcc" : "clang");
-        k.library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        k.handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     }
-    cr_assert(k.library != NULL, "%s for %s: %s", name, isa, dlerror());
+    cr_assert(k.handle != NULL, "%s for %s: %s", name, isa, dlerror());
     snprintf(symbol, sizeof symbol, "%s_kernel", name);
-    k.kernel = dlsym(k.library, symbol);
+    k.kernel = dlsym(k.handle, symbol);
     cr_assert(k.kernel != NULL, "no symbol %s", symbol);
     snprintf(symbol, sizeof symbol, "%s_pack", name);
-    void *const pack = dlsym(k.library, symbol);
+    void *const pack = dlsym(k.handle, symbol);
     memcpy(&k.pack, &pack, sizeof k.pack);
     k.packed = allocate(k.kernel->packed_bytes, k.kernel->alignment);
     k.workspace = allocate(k.kernel->workspace_bytes, k.kernel->alignment);
@@ -69,7 +69,7 @@ void case_close(case_kernel *k)
     free(k->workspace);
     free(k->args.y);
     free(k->args.weights);
-    dlclose(k->library);
+    dlclose(k->handle);
 }
 
 void case_run(case_kernel *k, const attn_weights *weights)

@@ -9,7 +9,7 @@
 typedef struct case_kernel {
     const attn_kernel *kernel;
     int (*pack)(const attn_weights *, void *); /* NULL for sdpa */
-    void *library, *packed, *workspace;
+    void *handle, *packed, *workspace;
     attn_args args; /* y and weights point at arrays of the right size, filled with NaN */
 } case_kernel;
 
