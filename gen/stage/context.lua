@@ -17,7 +17,7 @@ local context <const> = {}
 -- list of {count, vectors, first (column), last_lanes}.
 local function value_columns(ctx)
     local lanes <const> = ctx.lanes
-    local rest <const> = ctx.problem.v_head_dim % lanes
+    local rest <const> = ctx.plan.value_dim % lanes
     local list <const>, column = {}, 0
     local groups <const> = ctx.plan.attention.column_groups
     for i, group in ipairs(groups) do
@@ -43,7 +43,7 @@ end
 local function repair_row(ctx)
     local problem <const>, lanes <const> = ctx.problem, ctx.lanes
     local value_row <const> = ctx.plan.v.row
-    local rest <const> = problem.v_head_dim % lanes
+    local rest <const> = ctx.plan.value_dim % lanes
     local vectors <const> = ctx.plan.attention.value_vectors
     local rules <const> = { zero = "gives 0", uniform = "averages all values", nan = "gives NaN" }
     return ir.func("repair_row" .. ctx.suffix,
@@ -58,7 +58,7 @@ local function repair_row(ctx)
                 end
             end
             local function each_vector(body, build)
-                local whole <const> = problem.v_head_dim // lanes
+                local whole <const> = ctx.plan.value_dim // lanes
                 if whole > 0 then
                     body:each("vector", whole, ctx.straight, function(inner, i)
                         build(inner, i * lanes, false)
@@ -256,8 +256,8 @@ end
 
 -- Clears the output rows of padded queries (padded_queries = "zero" without an output projection).
 function context.build_clear(ctx)
-    local problem <const>, lanes <const> = ctx.problem, ctx.lanes
-    local whole <const>, rest <const> = problem.v_head_dim // lanes, problem.v_head_dim % lanes
+    local lanes <const> = ctx.lanes
+    local whole <const>, rest <const> = ctx.plan.value_dim // lanes, ctx.plan.value_dim % lanes
     return ir.func("clear_padded" .. ctx.suffix, { "Zeros for queries beyond the item's length." },
         ctx.parameters, function(block)
             block:each("row", ctx.block.queries, ctx.straight, function(body, row)

@@ -50,7 +50,7 @@ end
 
 -- queries[d][query] from rows of q, times the scale where it is not in the weights.
 function scores.gather_queries(ctx)
-    local plan <const>, depth <const> = ctx.plan, ctx.problem.head_dim
+    local plan <const>, depth <const> = ctx.plan, ctx.plan.score_dim
     return ir.func("gather_queries" .. ctx.suffix,
         { ("%d queries, transposed to [head_dim][query]."):format(ctx.block.queries) },
         ctx.parameters, function(block)
@@ -114,7 +114,7 @@ local function score_tile(block, ctx, key0, rows, past_full)
         title = ("%d keys x %d queries%s"):format(rows, width,
             past_full and ctx.problem.key_range and ", not all visible" or ""),
         rows = rows, vectors = vectors, registers = ctx.plan.machine.registers,
-        depth = ctx.problem.head_dim, unroll = attention.scores_unroll, index = ir.index,
+        depth = ctx.plan.score_dim, unroll = attention.scores_unroll, index = ir.index,
         a = function(k, r) return ir.offset(from, k + r * key_row) end,
         b = function(k, v) return ir.offset(ctx.queries, k * width + v * ctx.lanes) end,
         carry = out,

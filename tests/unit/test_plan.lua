@@ -11,6 +11,7 @@ local generate <const> = require("gen.generate")
 local isa <const> = require("gen.isa")
 local packing <const> = require("gen.packing")
 local plan <const> = require("gen.plan")
+local tiles <const> = require("gen.plan.tiles")
 local problem <const> = require("gen.problem")
 
 -- The aim is 0.2 s on an idle machine, and the slowest is printed. A shared machine must not fail a
@@ -259,7 +260,7 @@ function TestTiles:test_half_a_wish_leaves_the_rest_to_the_plan()
     local built <const> = build_plan({ seq_len = 40, d_model = 64, heads = 2,
         plan = { project = { vectors = 3 } } })
     lu.assertEquals(built.projections[1].tile_vectors, 3)
-    lu.assertTrue(plan.tile_registers(built.projections[1].tile_rows, 3) <= 16)
+    lu.assertTrue(tiles.tile_registers(built.projections[1].tile_rows, 3) <= 16)
 end
 
 function TestTiles:test_the_target_reaches_the_plan()

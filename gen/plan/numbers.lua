@@ -1,0 +1,35 @@
+-- Whole-number helpers of the planner, and the sizes every part of it uses.
+local numbers <const> = {}
+
+numbers.FLOAT_BYTES = 4
+numbers.LINE_FLOATS = 16
+
+function numbers.ceil_div(a, b) return (a + b - 1) // b end
+
+function numbers.round_up(a, b) return numbers.ceil_div(a, b) * b end
+
+-- Splits `total` into the fewest parts of at most `most`, as even as possible:
+-- list of {count, size}, larger first.
+function numbers.split_even(total, most)
+    local parts <const> = numbers.ceil_div(total, most)
+    local small <const>, larger <const> = total // parts, total % parts
+    local groups <const> = {}
+    if larger > 0 then groups[#groups + 1] = { count = larger, size = small + 1 } end
+    groups[#groups + 1] = { count = parts - larger, size = small }
+    return groups
+end
+
+-- Appends a named buffer and returns its offset in floats; every buffer starts on a cache line.
+function numbers.add_buffer(list, name, floats, meaning)
+    local offset <const> = list.floats
+    list[#list + 1] = { name = name, offset = offset, floats = floats, meaning = meaning }
+    list.floats = offset + numbers.round_up(floats, numbers.LINE_FLOATS)
+    return offset
+end
+
+-- Raises the refusal that `attngen` reports as a config error (exit 2).
+function numbers.refuse(key, value, message, allowed)
+    error({ errors = { { key = key, value = value, message = message, allowed = allowed } } }, 0)
+end
+
+return numbers

@@ -1,0 +1,116 @@
+-- Plans a linear layer over packed panels: its tile, its panels, where its output lives.
+local numbers <const> = require("gen.plan.numbers")
+local tiles <const> = require("gen.plan.tiles")
+
+local projection <const> = {}
+
+local ceil_div <const>, round_up <const> = numbers.ceil_div, numbers.round_up
+local split_even <const>, LINE_FLOATS <const> = numbers.split_even, numbers.LINE_FLOATS
+
+-- Groups of equal weight panels with their first panel, column and packed offset (floats).
+local function panel_groups(column_groups, lanes, depth, has_bias, base)
+    local groups <const>, panel, column, offset = {}, 0, 0, base
+    for _, group in ipairs(column_groups) do
+        local width <const> = group.size * lanes
+        local floats <const> = width * (depth + (has_bias and 1 or 0))
+        groups[#groups + 1] = { count = group.count, vectors = group.size, first_panel = panel,
+            first_column = column, offset = offset, panel_floats = floats }
+        panel = panel + group.count
+        column = column + group.count * width
+        offset = offset + group.count * floats
+    end
+    return groups, offset
+end
+
+-- The projection `name` of stage `stage` ("project", "output") for shape {rows, depth, columns,
+-- head_width, bias, packed_base, straight}.
+function projection.build(name, stage, problem, machine, shape)
+    local lanes <const> = machine.lanes
+    shape.vectors = ceil_div(shape.columns, lanes)
+    local tile <const> = tiles.choose(stage, problem, machine, shape,
+        function(rows) return split_even(shape.rows, rows) end)
+    local groups <const>, packed_end <const> = panel_groups(tile.column_groups, lanes, shape.depth,
+        shape.bias, shape.packed_base)
+    return {
+        name = name, rows = shape.rows, depth = shape.depth, columns = shape.columns,
+        padded_columns = shape.vectors * lanes, bias = shape.bias, groups = groups,
+        panels = groups[#groups].first_panel + groups[#groups].count,
+        row_groups = tile.row_groups, tiles = ceil_div(shape.rows, tile.rows),
+        tile_rows = tile.rows, tile_vectors = tile.vectors,
+        cycles = tile.cycles, packed_end = packed_end,
+        unroll = tiles.depth_unroll(stage, problem, shape.depth, tile.rows * tile.vectors,
+            shape.straight),
+        straight = shape.straight,
+    }
+end
+
+-- Weights that do not stay in L2 from call to call arrive late at the start of every panel: each
+-- panel
+-- then asks for the next one.
+function projection.choose_prefetch(built)
+    local stay <const> = built.packed_bytes <= built.machine.target.l2 // 2
+    local list <const> = { table.unpack(built.projections) }
+    list[#list + 1] = built.output
+    for _, one in ipairs(list) do
+        one.prefetch = not stay and not built.straight and one.tiles > 1
+    end
+end
+
+-- ---- Layouts -------------------------------------------------------------------------------
+
+-- Where element (batch, head, row, d) of a projected tensor lives, in floats.
+-- Head-major when heads are whole vectors and no panel straddles a head unevenly: each head is then
+-- contiguous. Otherwise dense rows, with an odd number of cache lines a row so that the rows of one
+-- head spread over all cache sets.
+function projection.layout(planned, head_width, heads, rows_per_item, lanes)
+    local sizes <const> = {}
+    for i, group in ipairs(planned.groups) do
+        sizes[i] = { count = group.count, size = group.vectors }
+    end
+    if tiles.panels_fit_heads(sizes, head_width, lanes) then
+        return { kind = "heads", batch = rows_per_item * head_width,
+            head = planned.rows * head_width, row = head_width,
+            floats = planned.rows * head_width * heads }
+    end
+    local stride = round_up(planned.padded_columns, LINE_FLOATS)
+    if stride // LINE_FLOATS % 2 == 0 then stride = stride + LINE_FLOATS end
+    -- A vector load of the last head may run past its row; the tail keeps it inside the buffer.
+    return { kind = "rows", batch = rows_per_item * stride, head = head_width, row = stride,
+        floats = planned.rows * stride + LINE_FLOATS }
+end
+
+-- The output of a projection, per group of panels: offset of panel p's vector v is
+-- (p // heads_per_..)… reduced to: block = p // per_block, at = p % per_block.
+function projection.target_panels(planned, layout, head_width, lanes)
+    for _, group in ipairs(planned.groups) do
+        local width <const> = group.vectors * lanes
+        local vector_offsets <const> = {}
+        if layout.kind == "rows" then
+            group.per_block, group.block_stride, group.panel_stride = 1, width, 0
+            group.target = group.first_column
+            for v = 0, group.vectors - 1 do vector_offsets[v + 1] = v * lanes end
+        elseif width <= head_width then
+            -- several panels a head; the group may start inside one
+            local per_head <const> = head_width // width
+            assert(group.first_column % width == 0, "panels of a group are aligned to their width")
+            group.per_block, group.block_stride, group.panel_stride = per_head, layout.head, width
+            group.start = group.first_column // width
+            group.target = 0
+            for v = 0, group.vectors - 1 do vector_offsets[v + 1] = v * lanes end
+        else
+            -- several heads a panel
+            local heads_per_panel <const> = width // head_width
+            group.per_block, group.panel_stride = 1, 0
+            group.block_stride = heads_per_panel * layout.head
+            group.target = group.first_column // head_width * layout.head
+            for v = 0, group.vectors - 1 do
+                local column <const> = v * lanes
+                vector_offsets[v + 1] = column // head_width * layout.head + column % head_width
+            end
+        end
+        group.start = group.start or 0
+        group.vector_offsets = vector_offsets
+    end
+end
+
+return projection

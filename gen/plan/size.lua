@@ -1,0 +1,57 @@
+-- Predicts a plan's text: vector instructions, and from them code bytes and compile seconds.
+local size <const> = {}
+
+-- Vector instructions in the text of a product: one tile body per loop, or every tile of a
+-- straight-line function (`straight`); loads of B and broadcasts included.
+local function product_ops(row_groups, column_groups, depth, straight)
+    local ops = 0
+    for _, r in ipairs(row_groups) do
+        for _, c in ipairs(column_groups) do
+            local tile <const> = depth * (r.size * c.size + r.size + c.size) + 4 * r.size * c.size
+            ops = ops + (straight and r.count * c.count or 1) * tile
+        end
+    end
+    return ops
+end
+
+-- The panels of a group share one function, and so do equal row tiles.
+local function projection_ops(projection)
+    local groups <const> = {}
+    for i, group in ipairs(projection.groups) do groups[i] = { count = 1, size = group.vectors } end
+    local calls <const> = projection.straight and 6 * projection.panels * projection.tiles or 0
+    return product_ops(projection.row_groups, groups, projection.unroll, false) + calls
+end
+
+-- Vector instructions in the text of the kernel.
+function size.estimate_ops(built)
+    local problem <const>, attention <const> = built.problem, built.attention
+    local ops = 40
+    local straight <const> = built.straight
+    for _, projection in ipairs(built.projections) do
+        ops = ops + projection_ops(projection)
+    end
+    if built.output then ops = ops + projection_ops(built.output) end
+    -- Straight-line functions are shared by all batch items and heads, not by query blocks whose
+    -- static mask differs.
+    for _, block in ipairs(attention.blocks) do
+        local copies <const> = built.straight and attention.by_query and block.count or 1
+        local vectors <const> = { { count = 1, size = block.vectors } }
+        local variants <const> = attention.range_loops and 2 or 1
+        ops = ops + copies * (variants * product_ops(attention.key_groups, vectors,
+                attention.scores_unroll, straight)
+            + product_ops(block.row_groups, attention.column_groups, attention.context_unroll,
+                straight))
+        if straight then ops = ops + 10 * problem.batch * problem.heads * block.count end
+        ops = ops + copies * block.vectors
+            * (straight and 14 * problem.kv_len + 3 * built.score_dim or 40)
+        if attention.repair then
+            ops = ops + copies * (straight and 3 * problem.kv_len * attention.value_vectors or 60)
+        end
+    end
+    return ops
+end
+
+-- Seconds gcc -O3 needs, from straight-line AVX2 functions of 500 to 2 000 statements.
+function size.compile_seconds(ops) return 0.15 + 0.00035 * ops end
+
+return size

@@ -1,0 +1,103 @@
+-- Register tiles: how many registers one needs, what it costs on a machine, which is the cheapest.
+-- Knows registers, pipes and caches; not what the product is for.
+local numbers <const> = require("gen.plan.numbers")
+
+local tiles <const> = {}
+
+local FLOAT_BYTES <const> = numbers.FLOAT_BYTES
+local split_even <const> = numbers.split_even
+
+-- Registers a tile keeps live: accumulators, one row of B, one broadcast of A.
+function tiles.tile_registers(rows, vectors) return rows * vectors + vectors + 1 end
+
+-- Bytes a cycle that L2 delivers while the FMA pipes are busy.
+local L2_BANDWIDTH <const> = 32
+
+-- Cycles of one step along the depth: the FMA pipes, the load ports or the FMA latency decide. Half
+-- a cycle stands for loop and address work that small tiles repeat more often; a little more for
+-- every load, for panels of B that come from L2 again for every row tile, and for a tile that
+-- leaves
+-- few registers to spare: gcc then spills accumulators between steps (AVX2 6x2: 73 % of the peak
+-- where 5x2 reaches 91 %; clang 91 and 90 %).
+local function step_cycles(rows, vectors, depth, machine)
+    local target <const> = machine.target
+    local loads <const> = rows + vectors
+    local spare <const> = machine.registers - tiles.tile_registers(rows, vectors)
+    local tight <const> = spare < 3 and 0.5 or 0
+    local step_bytes <const> = vectors * machine.lanes * FLOAT_BYTES
+    local stream <const> = depth * step_bytes > target.l1d // 2 and step_bytes / L2_BANDWIDTH or 0
+    return math.max(rows * vectors / target.fma_pipes, loads / target.load_ports,
+        target.fma_latency) + 0.5 + 0.02 * loads + tight + 0.1 * stream
+end
+
+local function product_cycles(row_groups, column_groups, depth, machine)
+    local cycles = 0.0
+    for _, r in ipairs(row_groups) do
+        for _, c in ipairs(column_groups) do
+            local tile <const> = depth * step_cycles(r.size, c.size, depth, machine)
+                + 2 * r.size * c.size
+            cycles = cycles + r.count * c.count * tile
+        end
+    end
+    return cycles
+end
+
+-- Whether every panel holds whole heads or divides one evenly.
+function tiles.panels_fit_heads(column_groups, head_width, lanes)
+    if head_width % lanes ~= 0 then return false end
+    local column = 0
+    for _, group in ipairs(column_groups) do
+        local width <const> = group.size * lanes
+        local unit <const> = math.min(width, head_width)
+        if math.max(width, head_width) % unit ~= 0 or column % unit ~= 0 then return false end
+        column = column + group.count * width
+    end
+    return true
+end
+
+-- The cheapest legal tile for rows x vectors of a product of the given depth, or the user's.
+-- split_rows(rows) gives the row groups for a tile height.
+function tiles.choose(name, problem, machine, shape, split_rows)
+    local forced <const> = problem.plan[name] or {}
+    local best
+    for rows = forced.rows or 1, forced.rows or machine.registers do
+        for vectors = forced.vectors or 1, forced.vectors or 8 do
+            if tiles.tile_registers(rows, vectors) <= machine.registers then
+                local row_groups <const> = split_rows(rows)
+                local column_groups <const> = split_even(shape.vectors, vectors)
+                local cycles = product_cycles(row_groups, column_groups, shape.depth,
+                    machine)
+                -- Contiguous heads are worth more than the last per cent of a tile.
+                if shape.head_width and not tiles.panels_fit_heads(column_groups, shape.head_width,
+                    machine.lanes) then
+                    cycles = cycles * 1.03
+                end
+                if not best or cycles < best.cycles - 1e-9 then
+                    best = { rows = rows, vectors = vectors, row_groups = row_groups,
+                        column_groups = column_groups, cycles = cycles }
+                end
+            end
+        end
+    end
+    if not best then
+        local rows <const>, vectors <const> = forced.rows or 1, forced.vectors or 1
+        numbers.refuse("plan." .. name, ("{rows=%d, vectors=%d}"):format(rows, vectors),
+            ("needs %d vector registers"):format(tiles.tile_registers(rows, vectors)),
+            ("rows * vectors + vectors + 1 <= %d on %s"):format(machine.registers, machine.name))
+    end
+    return best
+end
+
+-- Steps of the depth per turn of its loop; the depth itself: no loop.
+function tiles.depth_unroll(name, problem, depth, tile_area, straight)
+    local forced <const> = problem.plan[name] and problem.plan[name].unroll
+    if straight then return depth end
+    if forced then return math.min(forced, depth) end
+    if problem.unroll == "tiles" then return 1 end
+    -- enough multiply-adds a turn to hide the loop, no more: every step costs code
+    local wanted <const> = tile_area >= 48 and 1 or tile_area >= 24 and 2 or tile_area >= 12 and 4
+        or 8
+    return depth * tile_area <= 128 and depth or math.min(wanted, depth)
+end
+
+return tiles
