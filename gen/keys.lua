@@ -228,15 +228,33 @@ M.list = {
     },
 }
 
--- Tables inside the config: the stages a plan may override, and the numbers of a target.
+-- Tables inside the config: the stages a plan may override, and the numbers of a target. This list
+-- is the only one: checking, documentation, the fuzzer's draws and the tuner's space all read it.
+--   field.kind   "integer" from 1 to `most`; "boolean"; "choice" of `choices`
+--   field.tried  the values a search tries (default: all legal ones)
+--   field.tile   fields with this mark share the registers: a search varies them together
+--   stage.of     "projections": not with op sdpa; "output_projection": neither without it
+local function tile_fields(unroll)
+    local fields <const> = {
+        { name = "rows", kind = "integer", most = 32, tile = true },
+        { name = "vectors", kind = "integer", most = 8, tile = true },
+    }
+    fields[3] = unroll and { name = "unroll", kind = "integer", most = 64,
+        tried = { 1, 2, 4, 8, 16 } } or nil
+    return fields
+end
+
 M.plan_stages = {
-    { name = "project", fields = { "rows", "vectors", "unroll" } },
-    { name = "scores", fields = { "rows", "vectors" } },
-    { name = "context", fields = { "rows", "vectors", "unroll" } },
-    { name = "output", fields = { "rows", "vectors", "unroll" } },
+    { name = "project", of = "projections", fields = tile_fields(true) },
+    { name = "scores", fields = tile_fields(false) },
+    { name = "context", fields = tile_fields(true) },
+    { name = "output", of = "output_projection", fields = tile_fields(true) },
+    { name = "fold", fields = {
+        { name = "scale", kind = "boolean" },
+        { name = "k_bias", kind = "boolean" },
+        { name = "v_bias", kind = "boolean" },
+    } },
 }
-M.plan_limits = { rows = 32, vectors = 8, unroll = 64 }
-M.plan_folds = { "scale", "k_bias", "v_bias" }
 M.target_numbers = { "l1d", "l1i", "l2", "fma_latency", "fma_pipes" }
 M.bias_names = { "q", "k", "v", "o" }
 
@@ -280,6 +298,44 @@ for _, entry in ipairs(M.list) do
     M.by_name[entry.name] = entry
 end
 
+-- The legal values of a plan field, in words and as a list.
+function M.plan_allowed(field)
+    if field.kind == "integer" then
+        return ("integer from 1 to %d"):format(field.most)
+    end
+    return field.kind == "boolean" and "true, false" or M.quote_choices(field.choices)
+end
+
+function M.plan_values(field)
+    if field.kind ~= "integer" then
+        return field.kind == "boolean" and { true, false } or field.choices
+    end
+    local list <const> = {}
+    for value = 1, field.most do
+        list[value] = value
+    end
+    return list
+end
+
+-- Whether a record has the stage at all.
+function M.has_stage(stage, record)
+    return not stage.of or record.op == "mha"
+        and (stage.of ~= "output_projection" or record.output_projection)
+end
+
+local function names_of(list)
+    local names <const> = {}
+    for index, entry in ipairs(list) do
+        names[index] = entry.name
+    end
+    return names
+end
+
+M.plan_stage_names = names_of(M.plan_stages)
+for _, stage in ipairs(M.plan_stages) do
+    stage.field_names = names_of(stage.fields)
+end
+
 -- Names of all keys with the given status ("built" or "not yet"), in table order.
 function M.names(status)
     local names <const> = {}
@@ -301,12 +357,9 @@ local PAGE_END <const> = "<!-- end of the generated part -->\n"
 local function add_plan_rows(rows)
     for _, stage in ipairs(M.plan_stages) do
         for _, field in ipairs(stage.fields) do
-            rows[#rows + 1] = ("| `plan.%s.%s` | integer from 1 to %d |"):format(stage.name, field,
-                M.plan_limits[field])
+            rows[#rows + 1] = ("| `plan.%s.%s` | %s |"):format(stage.name, field.name,
+                M.plan_allowed(field))
         end
-    end
-    for _, fold in ipairs(M.plan_folds) do
-        rows[#rows + 1] = ("| `plan.fold.%s` | true, false |"):format(fold)
     end
     for _, number in ipairs(M.target_numbers) do
         rows[#rows + 1] = ("| `target.%s` | integer from 1 to %d |"):format(number, M.MAX_SIZE)

@@ -62,51 +62,56 @@ local function check_isa(check, record, native)
     end
 end
 
+local function check_plan_field(check, field, key, value)
+    if field.kind == "integer" then
+        return values.integer(check, key, value, 1, field.most)
+    elseif field.kind == "boolean" then
+        return values.boolean(check, key, value)
+    end
+    if contains(field.choices, value) then
+        return value
+    end
+    local allowed <const> = keys.plan_allowed(field)
+    if type(value) == "string" then
+        report(check, key, "unknown value", allowed, diagnostics.nearest(value, field.choices),
+            value)
+    else
+        refuse_type(check, key, "a string", allowed, value)
+    end
+end
+
 local function check_plan_stage(check, record, stage, key, value)
-    local needs_projection <const> = stage.name == "project" or stage.name == "output"
-    if not values.table(check, key, value, "a table of " .. table.concat(stage.fields, ", ")) then
+    local names <const> = stage.field_names
+    if not values.table(check, key, value, "a table of " .. table.concat(names, ", ")) then
         return nil
-    elseif needs_projection and record.op == "sdpa" then
+    elseif stage.of and record.op == "sdpa" then
         report(check, key, 'op "sdpa" has no such stage', "scores, context", nil, value)
-    elseif stage.name == "output" and record.output_projection == false then
+    elseif not keys.has_stage(stage, record) then
         report(check, key, "there is no output projection",
             "not given, or output_projection = true", nil, value)
     end
-    local result <const> = {}
-    values.fields(check, key, value, stage.fields, function(field, field_key, number)
-        result[field] = values.integer(check, field_key, number, 1, keys.plan_limits[field])
-    end)
-    return result
-end
-
-local function check_plan_fold(check, key, value)
-    local result <const> = {}
-    if values.table(check, key, value, "a table of " .. table.concat(keys.plan_folds, ", ")) then
-        values.fields(check, key, value, keys.plan_folds, function(fold, fold_key, flag)
-            result[fold] = values.boolean(check, fold_key, flag)
-        end)
+    local fields <const>, result <const> = {}, {}
+    for _, field in ipairs(stage.fields) do
+        fields[field.name] = field
     end
+    values.fields(check, key, value, names, function(name, field_key, given)
+        result[name] = check_plan_field(check, fields[name], field_key, given)
+    end)
     return result
 end
 
 local function check_plan(check, record)
     record.plan = {}
     local value <const> = check.raw.plan
-    local stages <const>, stage_names <const> = {}, {}
+    local stages <const> = {}
     for _, stage in ipairs(keys.plan_stages) do
         stages[stage.name] = stage
-        stage_names[#stage_names + 1] = stage.name
     end
-    stage_names[#stage_names + 1] = "fold"
     if value == nil or not values.table(check, "plan", value, keys.by_name.plan.allowed) then
         return
     end
-    values.fields(check, "plan", value, stage_names, function(name, key, stage_value)
-        if name == "fold" then
-            record.plan.fold = check_plan_fold(check, key, stage_value)
-        else
-            record.plan[name] = check_plan_stage(check, record, stages[name], key, stage_value)
-        end
+    values.fields(check, "plan", value, keys.plan_stage_names, function(name, key, stage_value)
+        record.plan[name] = check_plan_stage(check, record, stages[name], key, stage_value)
     end)
 end
 
