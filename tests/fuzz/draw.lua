@@ -3,6 +3,8 @@
 --   output: {config = raw table for gen.config, isa = name}; the same for the same numbers, always
 -- Shapes are small (a reference in double runs for every input set), odd, and cluster around the
 -- edges of register tiles. Does not validate: a draw that gen.config refuses is a bug here.
+local isa_data <const> = require("gen.isa")
+local keys <const> = require("gen.keys")
 local random <const> = require("tests.fuzz.random")
 
 local M = {}
@@ -13,8 +15,6 @@ local SMALL <const> = { 1, 2, 3, 4, 5, 7, 8, 9 }
 local ISAS <const> = {
     { "avx2", 38 }, { "scalar", 27 }, { "avx512", 20 }, { "neon", 15 },
 }
-
-local REGISTERS <const> = { scalar = 16, avx2 = 16, avx512 = 32, neon = 32 }
 
 local function draw_isa(r)
     local ticket = r:below(100)
@@ -130,40 +130,59 @@ local function draw_projection(r, c)
     end
 end
 
--- A tile of rows x vectors accumulators that may fit (the plan refuses what does not).
-local function draw_tile(r, isa, unroll)
-    local budget <const> = isa == "scalar" and 12 or REGISTERS[isa] - 4
+-- Fields that share the registers: mostly a tile that fits, now and then one that the plan refuses.
+local function draw_tile(r, stage, chosen, isa)
     local vectors <const> = r:range(1, 3)
-    local most_rows <const> = math.max(1, budget // vectors - 1)
-    local tile <const> = { vectors = vectors, rows = r:range(1, most_rows) }
-    if unroll and r:chance(40) then
-        tile.unroll = r:pick({ 1, 2, 3, 4, 8 })
+    local rows <const> = (isa_data.get(isa).registers - 1) // vectors - 1
+    local most <const> = { vectors = 8, rows = math.max(1, r:chance(95) and rows or rows + 2) }
+    for _, field in ipairs(stage.fields) do
+        if field.tile then
+            chosen[field.name] = field.name == "vectors" and vectors
+                or r:range(1, math.min(field.most, most[field.name]))
+        end
     end
-    return tile
 end
 
-local function draw_plan(r, c, isa)
-    local plan <const> = {}
-    for _, stage in ipairs({ "project", "scores", "context", "output" }) do
-        local applies <const> = c.op == "mha" or stage == "scores" or stage == "context"
-        if applies and (stage ~= "output" or c.output_projection ~= false) and r:chance(50) then
-            plan[stage] = draw_tile(r, isa, stage ~= "scores")
+-- Random legal values of one stage, from the list that config checking reads; may be empty.
+local function draw_stage(r, stage, isa)
+    local chosen <const> = {}
+    if stage.fields[1].tile and r:chance(70) then
+        draw_tile(r, stage, chosen, isa)
+    end
+    for _, field in ipairs(stage.fields) do
+        if not field.tile and r:chance(45) then
+            local tried <const> = field.tried and r:chance(85) and field.tried
+            chosen[field.name] = r:pick(tried or keys.plan_values(field))
         end
     end
-    if r:chance(50) then
-        plan.fold = {}
-        for _, rule in ipairs({ "scale", "k_bias", "v_bias" }) do
-            if r:chance(40) then
-                plan.fold[rule] = r:chance(30)
+    return chosen
+end
+
+-- Overrides of the plan that fit the config's stages: at least one.
+local function draw_plan(r, c, isa)
+    local record <const> = { op = c.op, output_projection = c.output_projection ~= false }
+    repeat
+        local plan <const> = {}
+        for _, stage in ipairs(keys.plan_stages) do
+            if keys.has_stage(stage, record) and r:chance(60) then
+                local chosen <const> = draw_stage(r, stage, isa)
+                plan[stage.name] = next(chosen) and chosen or nil
             end
         end
-        if next(plan.fold) == nil then
-            plan.fold = nil
+        c.plan = plan
+    until next(c.plan)
+end
+
+-- Numbers of a machine with small caches: at the sizes drawn here, what the planner decides by
+-- cache size is decided so nowhere else.
+local function draw_target(r, c)
+    c.target = {}
+    for _, name in ipairs(keys.target_numbers) do
+        if r:chance(60) then
+            c.target[name] = name:find("^l%d") and 1 << r:range(8, 16) or r:range(1, 8)
         end
     end
-    if next(plan) ~= nil then
-        c.plan = plan
-    end
+    c.target = next(c.target) and c.target or nil
 end
 
 -- Case number `case` of `seed`. limit: multiply-adds of a call, default by chance 60 000 or more.
@@ -202,8 +221,11 @@ function M.draw(seed, case)
     if unroll == "full" then
         c.code_budget = 400000
     end
-    if r:chance(30) then
+    if r:chance(34) then
         draw_plan(r, c, isa)
+    end
+    if r:chance(20) then
+        draw_target(r, c)
     end
     c.isa = isa
     return { config = c, isa = isa, number = case }

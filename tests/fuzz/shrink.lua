@@ -2,11 +2,13 @@
 --   input:  a raw config, and a function that tells whether a config still fails
 --   output: the smallest failing config found, within a time limit
 -- Knows the keys of a config; not how a config is built or judged.
+local keys <const> = require("gen.keys")
+
 local M = {}
 
 local NUMBERS <const> = { "batch", "seq_len", "kv_len", "heads", "kv_heads", "head_dim",
     "v_head_dim", "d_model", "kv_dim" }
-local OPTIONS <const> = { "plan", "unroll", "code_budget", "accuracy", "return_weights",
+local OPTIONS <const> = { "plan", "target", "unroll", "code_budget", "accuracy", "return_weights",
     "empty_row", "padded_queries", "scale", "cross", "mask_shape", "causal_align", "mask", "bias",
     "output_projection", "kv_heads", "v_head_dim", "kv_dim", "kv_len" }
 
@@ -52,9 +54,20 @@ local function candidates(config)
     for index = 1, type(config.mask) == "table" and #config.mask or 0 do
         try(function(c) table.remove(c.mask, index) end)
     end
-    for _, stage in ipairs({ "project", "scores", "context", "output", "fold" }) do
-        if config.plan and config.plan[stage] then
-            try(function(c) c.plan[stage] = nil end)
+    for _, stage in ipairs(config.plan and keys.plan_stages or {}) do
+        local chosen <const> = config.plan[stage.name]
+        if chosen then
+            try(function(c) c.plan[stage.name] = nil end)
+            for _, field in ipairs(stage.fields) do
+                if chosen[field.name] ~= nil then
+                    try(function(c) c.plan[stage.name][field.name] = nil end)
+                end
+            end
+        end
+    end
+    for _, name in ipairs(config.target and keys.target_numbers or {}) do
+        if config.target[name] then
+            try(function(c) c.target[name] = nil end)
         end
     end
     for _, divide in ipairs({ true, false }) do

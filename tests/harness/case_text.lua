@@ -102,11 +102,10 @@ local ORDER <const> = {
     "op", "batch", "seq_len", "kv_len", "d_model", "kv_dim", "heads", "kv_heads", "head_dim",
     "v_head_dim", "cross", "bias", "output_projection", "scale", "mask", "mask_shape",
     "causal_align", "padded_queries", "empty_row", "return_weights", "accuracy", "isa", "unroll",
-    "code_budget", "plan", "project", "scores", "context", "output", "rows", "vectors", "fold",
-    "k_bias", "v_bias", "q", "k", "v", "o",
+    "code_budget", "plan", "target", "project", "scores", "context", "output", "rows", "vectors",
 }
 
--- A raw config as Lua text on one line, keys in a fixed order.
+-- A raw config as Lua text on one line, keys in a fixed order: those above, then the others.
 function M.lua_text(value)
     if type(value) ~= "table" then
         return type(value) == "string" and ("%q"):format(value)
@@ -116,8 +115,12 @@ function M.lua_text(value)
     for _, item in ipairs(value) do
         parts[#parts + 1] = M.lua_text(item)
     end
-    local done <const> = {}
-    for _, key in ipairs(ORDER) do
+    local done <const>, rest <const> = {}, {}
+    for key in pairs(value) do
+        rest[#rest + 1] = math.type(key) == nil and key or nil
+    end
+    table.sort(rest)
+    for _, key in ipairs(table.move(rest, 1, #rest, #ORDER + 1, { table.unpack(ORDER) })) do
         if value[key] ~= nil and not done[key] then
             done[key] = true
             parts[#parts + 1] = ("%s = %s"):format(key, M.lua_text(value[key]))
