@@ -133,6 +133,32 @@ function M.find_compiler(wanted)
         cross.compiler_package)
 end
 
+-- gcc or clang by name, for an architecture: as find_compiler, and what links with it.
+function M.named_compiler(name, arch)
+    local words, link = { name }, nil
+    local cross <const> = arch ~= host.current().arch and CROSS[arch]
+    if cross and name == "gcc" then
+        words = { cross.compilers[1] }
+    elseif cross then
+        -- clang finds the headers of Debian's cross packages, but not their linker.
+        words = { name, "--target=" .. cross.compilers[1]:gsub("%-gcc$", "") }
+        link = { cross.compilers[1] }
+    end
+    if not M.find_program(words[1]) then
+        local package <const> = cross and name == "gcc" and cross.compiler_package or name
+        return nil, needs_package("no " .. words[1], package)
+    end
+    local compiler, message = identify(words)
+    if compiler and compiler.kind ~= name then
+        return nil, ("%s is really %s"):format(name, compiler.kind)
+    elseif compiler and compiler.arch ~= arch then
+        return nil, ("%s builds for %s, not for %s"):format(words[1], compiler.arch, arch)
+    elseif compiler then
+        compiler.link = link or words
+    end
+    return compiler, message
+end
+
 -- The words to put before a program built for `arch`: {} when it runs as it is.
 function M.find_emulator(arch)
     if arch == host.current().arch then
@@ -230,9 +256,9 @@ function M.compile(compiler, arguments)
 end
 
 -- A file of the checkout's build directory, or of the user's cache when attngen is installed.
-local function cache_directory(root)
+function M.cache_directory(root, name)
     if fs.is_file(fs.join(root, "Makefile")) then
-        local build <const> = fs.join(root, "build/runner")
+        local build <const> = fs.join(root, "build/" .. name)
         if fs.make_directories(build) and not fs.is_read_only(build) then
             return build
         end
@@ -245,7 +271,7 @@ local function cache_directory(root)
         end
         base = fs.join(home, ".cache")
     end
-    local dir <const> = fs.join(base, "attngen/" .. version.VERSION)
+    local dir <const> = fs.join(base, ("attngen/%s/%s"):format(version.VERSION, name))
     local made, message = fs.make_directories(dir)
     return made and dir, message
 end
@@ -297,7 +323,7 @@ local LIBRARIES <const> = {
 
 -- A program of runtime/tools, built on first use and when its sources change; its path.
 local function build_program(compiler, root, program)
-    local dir, message = cache_directory(root)
+    local dir, message = M.cache_directory(root, "runner")
     if not dir then
         return nil, message
     end

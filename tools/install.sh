@@ -6,8 +6,10 @@ cd "$(dirname "$0")/.."
 destination=$1$2
 share=$destination/share/attngen
 
-for directory in gen templates runtime; do
-    find "$directory" -type f | while read -r file; do
+# tests/: what the benchmark's judge is made of.
+for place in gen templates runtime bench tests/reference tests/fuzz/inputs.c tests/fuzz/inputs.h \
+    tests/harness/case_text.lua; do
+    find "$place" -type f | while read -r file; do
         install -D -m 644 "$file" "$share/$file"
     done
 done

@@ -35,7 +35,7 @@ local ORDER <const> = {
     { "bundle" },
     { "generate" },
     { "toolchain" },
-    { "run" },
+    { "run", "bench/build", "bench/measure" },
     { "cli" },
 }
 
@@ -165,7 +165,7 @@ end
 
 -- Modules that meet the outside world, and so are no function of config and version.
 local OUTSIDE <const> = {
-    cli = true, fs = true, host = true, process = true, progress = true, run = true,
+    ["bench/build"] = true, ["bench/measure"] = true, cli = true, fs = true, host = true, process = true, progress = true, run = true,
     safetensors = true, toolchain = true,
 }
 
