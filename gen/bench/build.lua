@@ -55,10 +55,11 @@ rule linked
 ]]
 
 -- options: root (attngen's own files), dir (where to build), jobs (2), compile_timeout (seconds,
--- none).
+-- none), capture (process.capture, or what takes its place).
 function M.new(options)
     return setmetatable({ root = options.root, dir = options.dir, jobs = options.jobs or 2,
-        compile_timeout = options.compile_timeout, files = {}, edges = {}, made = {}, items = {},
+        compile_timeout = options.compile_timeout,
+        capture = options.capture or process.capture, files = {}, edges = {}, made = {}, items = {},
         probes = {}, objects = {} }, Builder)
 end
 
@@ -213,6 +214,9 @@ local function try_generate(record)
             traceback = debug.traceback(tostring(problem), 2) }
     end, record)
     if not ok then
+        if bundle.refused:find(process.INTERRUPTED, 1, true) then
+            error(process.INTERRUPTED, 0)
+        end
         return nil, bundle.refused, bundle.traceback
     end
     return bundle
@@ -256,7 +260,7 @@ end
 --   flags     compiler flags instead of the manifest's
 --   linked    true: a program with the kernel inside instead of a shared object
 -- Returns the item, whose fields run() fills in: ok, message, shared or program, compile_seconds,
--- code_bytes; there at once: prefix, manifest, case (a file), flags. Or nil and the refusal.
+-- code_bytes; there at once: prefix, manifest, files, case (a file), flags. Or nil and the refusal.
 function Builder:add(options)
     local record <const> = {}
     for key, value in pairs(options.record) do
@@ -275,7 +279,7 @@ function Builder:add(options)
     local dir <const> = fs.join(self.dir, "kernels/" .. options.key)
     local item <const> = { key = options.key, isa = options.isa, compiler = compiler.name,
         compiler_version = compiler.version, dir = dir, record = record, prefix = variant.prefix,
-        manifest = bundle.manifest, objects = {}, flags = options.flags
+        manifest = bundle.manifest, files = bundle.files, objects = {}, flags = options.flags
             or variant.flags[compiler.kind] }
     for _, file in ipairs(bundle.files) do
         self.files[#self.files + 1] = { path = fs.join(dir, file.path), text = file.text }
@@ -379,7 +383,7 @@ function Builder:run()
     if not done then
         return nil, message
     end
-    local _, log = process.capture({ "ninja", "-f", path, "-k", 0, "-j", self.jobs, "--quiet" },
+    local _, log = self.capture({ "ninja", "-f", path, "-k", 0, "-j", self.jobs, "--quiet" },
         { merge = true })
     for _, item in ipairs(self.items) do
         finish_item(self, item)

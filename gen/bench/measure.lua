@@ -58,13 +58,15 @@ end
 -- "crash", "hang", "wrong" (result has the error), "failed".
 local function execute(words, options)
     local all <const> = {}
-    if options.timeout then
+    local capture <const> = options.capture or process.capture
+    if options.timeout and not options.capture then
         append(all, "timeout", "-s", "KILL", options.timeout)
     end
     append(all, table.unpack(options.runner or {}))
     append(all, table.unpack(words))
     -- stderr goes to a file: through a runner it need not come line by line.
-    local status <const>, text <const> = process.capture(all, { merge = true })
+    local status <const>, text <const> = capture(all, { merge = true,
+        timeout = options.timeout })
     local start <const> = text:find("{\n", 1, true)
     local result <const> = start and dkjson.decode(text, start)
     if status == 0 and result and result.right then
@@ -93,7 +95,7 @@ local function push_files(files, options)
         if not placed then
             append(words, path)
         end
-        local status, text = process.capture(words, { merge = true })
+        local status, text = (options.capture or process.capture)(words, { merge = true })
         if status ~= 0 then
             return nil, { kind = "failed", message = ("%s: %s"):format(table.concat(words, " "),
                 text:match("([^\n]*)%s*$")) }
@@ -109,10 +111,11 @@ function M.prepare_truth(probe, case, options)
         return true
     end
     local words <const> = { probe, "--case", case.path, "--truth", case.truth, "--truth-only" }
-    if options and options.seed then
+    options = options or {}
+    if options.seed then
         append(words, "--seed", options.seed)
     end
-    local status, text = process.capture(words, { merge = true })
+    local status, text = (options.capture or process.capture)(words, { merge = true })
     if status ~= 0 then
         return nil, text:match("([^\n]*)%s*$")
     end
@@ -124,6 +127,7 @@ end
 --   cold               single calls with emptied caches
 --   seed, cpu          of inputs and weights; the core to stay on
 --   timeout            kill after so many seconds: "hang"
+--   capture            what takes the place of process.capture and sees to the timeout itself
 --   runner, push       words in front of the program, words that copy a file to where it runs
 function M.run(item, options)
     options = options or {}
