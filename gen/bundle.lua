@@ -63,10 +63,13 @@ local function contract(record)
     local function put(format, ...) lines[#lines + 1] = format:format(...) end
     if record.op == "mha" then
         put("Attention layer: x%s -> y%s, %d heads (%d for keys and values) of %d/%d.",
-            dims(B, L, record.d_model),
+            dims(B, record.queries == "all" and L or S, record.d_model),
             record.output_projection and dims(B, L, record.d_model)
                 or dims(B, L, record.heads * record.v_head_dim),
             record.heads, record.kv_heads, record.head_dim, record.v_head_dim)
+        if record.queries ~= "all" then
+            put("The %s %d rows of x are queries, all of them keys.", record.queries, L)
+        end
         if record.cross then put("Keys and values come from context%s.", dims(B, S,
             record.kv_dim)) end
     else
@@ -122,6 +125,7 @@ local function tensor_macros(record)
     local function put(condition, name) if condition then list[#list + 1] = "ATTN_T_"
         .. name end end
     put(record.op == "mha", "X")
+    put(record.queries ~= "all", "X_KEYS")
     put(record.cross, "CONTEXT")
     put(record.op == "sdpa", "QKV")
     put(record.mask.lengths, "KV_LENGTHS")

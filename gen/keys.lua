@@ -37,7 +37,7 @@ M.list = {
     },
     {
         name = "kv_len", kind = "size", default_text = "`seq_len`",
-        meaning = "key length S; may differ from L with `cross = true` or op `sdpa`",
+        meaning = "key length S; may differ from L with `cross = true`, op `sdpa` or `queries`",
         also = { "key_len", "s", "source_len", "kv_length", "k_len", "kv_seq_len" },
     },
     {
@@ -57,6 +57,12 @@ M.list = {
         meaning = "key/value heads G (GQA, MQA): query head h reads kv head ⌊h / (H/G)⌋",
         also = { "num_kv_heads", "n_kv_heads", "num_key_value_heads", "kv_num_heads", "g",
             "num_query_groups" },
+    },
+    {
+        name = "queries", kind = "choice", choices = { "all", "first", "last" }, default = "all",
+        meaning = "`first`, `last`: x has `kv_len` rows, only the first or last `seq_len` of them "
+            .. "are queries (class token, last token)",
+        also = { "query_rows", "num_queries", "last_token_only" },
     },
     {
         name = "head_dim", kind = "size", default_text = "`d_model / heads`; required (op `sdpa`)",
@@ -111,7 +117,8 @@ M.list = {
     },
     {
         name = "causal_align", kind = "special", type = "string or integer",
-        default_text = '`"top_left"` when L = S, else required with mask `causal`',
+        default_text = '`"top_left"` when L = S or with `queries = "first"`, `"bottom_right"` with '
+            .. '`queries = "last"`, else required with mask `causal`',
         choices = { "top_left", "bottom_right", "lengths" },
         allowed = '"top_left", "bottom_right", "lengths" or an integer offset',
         meaning = "query i sees key j ≤ i + offset: `top_left` 0; `bottom_right` S − L; "
@@ -186,10 +193,6 @@ M.list = {
         also = { "cache", "machine", "cpu" },
     },
     -- In the contract, not built: refused, never ignored.
-    {
-        name = "queries", status = "not yet",
-        meaning = "only the first or last `seq_len` rows of x are queries",
-    },
     {
         name = "score_bias", status = "not yet", also = { "alibi", "relative_bias" },
         meaning = "bias on the scores: a function, ALiBi, or a learned table",

@@ -59,7 +59,8 @@ local function build_plan(problem, isa_numbers, straight)
         local biases <const> = problem.fold.biases
         local specs <const> = {
             { name = "q", rows = problem.query_rows, depth = problem.d_model, heads = H, width = D,
-                per_item = L, meaning = "queries" },
+                per_item = L, x_rows = problem.x_rows, first_row = problem.first_query,
+                meaning = "queries" },
             { name = "k", rows = problem.key_rows, depth = problem.kv_dim, heads = G, width = D,
                 per_item = S, meaning = "keys" },
             { name = "v", rows = problem.key_rows, depth = problem.kv_dim, heads = G, width = V,
@@ -68,6 +69,7 @@ local function build_plan(problem, isa_numbers, straight)
         for _, spec in ipairs(specs) do
             local planned <const> = projection.build(spec.name, "project", problem, machine,
                 { rows = spec.rows, depth = spec.depth, columns = spec.heads * spec.width,
+                    items = problem.batch, input_rows = spec.x_rows, first_row = spec.first_row,
                     head_width = spec.width, straight = straight,
                     bias = biases[spec.name], packed_base = packed })
             packed = planned.packed_end

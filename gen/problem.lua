@@ -3,18 +3,19 @@
 local problem <const> = {}
 
 -- The causal rule "key <= query + offset" as {positive, negative}: offset = positive - negative
--- with
--- one of them 0, or {by_length = true}: offset = kv_lengths[b] - seq_len.
+-- with one of them 0, or {by_length = true}: offset = kv_lengths[b] - seq_len. nil where the rule
+-- hides nothing more: the first query sees every key, or the only one all up to the length.
 local function causal_rule(record)
     if not record.mask.causal then return nil end
     local align <const> = record.causal_align
-    if align == "lengths" then return { by_length = true } end
+    if align == "lengths" then return record.seq_len > 1 and { by_length = true } or nil end
     local offset = 0
     if align == "bottom_right" then
         offset = record.kv_len - record.seq_len
     elseif math.type(align) == "integer" then
         offset = align
     end
+    if offset >= record.kv_len - 1 then return nil end
     -- Beyond the ends every key, or none, is visible: clamping keeps constants small.
     offset = math.max(-record.seq_len, math.min(offset, record.kv_len))
     return { positive = math.max(offset, 0), negative = math.max(-offset, 0) }
@@ -37,6 +38,8 @@ end
 
 -- Everything later steps ask of a config. Fields beyond the record's own:
 --   query_rows, key_rows         B*L and B*S
+--   x_rows                       rows of x of one item
+--   first_query                  row of x that is an item's first query
 --   group                        query heads per kv head
 --   causal                       see causal_rule, or nil
 --   mask_tensor                  see above, or nil
@@ -48,6 +51,8 @@ function problem.build(record)
     for key, value in pairs(record) do built[key] = value end
     built.query_rows = record.batch * record.seq_len
     built.key_rows = record.batch * record.kv_len
+    built.x_rows = record.queries == "all" and record.seq_len or record.kv_len
+    built.first_query = record.queries == "last" and record.kv_len - record.seq_len or 0
     built.group = record.heads // record.kv_heads
     built.causal = causal_rule(record)
     built.mask_tensor = mask_tensor(record)

@@ -19,12 +19,13 @@
  *     "name": "causal_32x64",
  *     "op": "mha",
  *     "output_projection": true,
+ *     "queries": "all",
  *     "return_weights": "per_head",
  *     "seq_len": 32,
  *     "unroll": "tiles",
  *     "v_head_dim": 16
  *   }
- * Config hash eac927bb411f528a. */
+ * Config hash a62266f3302b45df. */
 /* Attention layer: x[1][32][64] -> y[1][32][64], 4 heads (4 for keys and values) of 16/16.
  * y = softmax(0.25 * q . k^T) . v, float32 throughout, row-major tensors, no overlap.
  * A key is attended to when causal (top_left). Others contribute nothing, whatever is stored
@@ -1655,7 +1656,7 @@ const attn_kernel causal_32x64_kernel = {
     .name = "causal_32x64",
     .isa = "neon",
     .layout_hash = UINT64_C(0x5584d58062906b7d),
-    .config_hash = UINT64_C(0xeac927bb411f528a),
+    .config_hash = UINT64_C(0xa62266f3302b45df),
     .batch = 1,
     .seq_len = 32,
     .kv_len = 32,

@@ -19,12 +19,13 @@
  *     "name": "causal_32x64",
  *     "op": "mha",
  *     "output_projection": true,
+ *     "queries": "all",
  *     "return_weights": "per_head",
  *     "seq_len": 32,
  *     "unroll": "tiles",
  *     "v_head_dim": 16
  *   }
- * Config hash eac927bb411f528a. */
+ * Config hash a62266f3302b45df. */
 /* Attention layer: x[1][32][64] -> y[1][32][64], 4 heads (4 for keys and values) of 16/16.
  * y = softmax(0.25 * q . k^T) . v, float32 throughout, row-major tensors, no overlap.
  * A key is attended to when causal (top_left). Others contribute nothing, whatever is stored
@@ -80,6 +81,7 @@ enum {
 #define ATTN_T_V_BIAS UINT32_C(0x800)
 #define ATTN_T_O_BIAS UINT32_C(0x1000)
 #define ATTN_T_O_WEIGHT UINT32_C(0x2000) /* with an output projection */
+#define ATTN_T_X_KEYS UINT32_C(0x4000)   /* x has S rows, L of them are queries: [B,S,E] */
 
 /* Source weights for NAME_pack, in the layout of a PyTorch Linear: [out, in]. */
 typedef struct attn_weights {
@@ -96,7 +98,7 @@ typedef struct attn_weights {
 /* Arguments of one call. Only the tensors named in attn_kernel.tensors are touched; the others may
  * be NULL. No tensor may overlap another; none needs more than its natural 4-byte alignment. */
 typedef struct attn_args {
-    const float *x;            /* [B,L,E] */
+    const float *x;            /* [B,L,E]; [B,S,E] with ATTN_T_X_KEYS */
     const float *context;      /* [B,S,kv_dim], cross-attention */
     const float *q;            /* [B,H,L,D], op "sdpa" */
     const float *k;            /* [B,G,S,D] */

@@ -19,12 +19,13 @@
  *     "name": "causal_32x64",
  *     "op": "mha",
  *     "output_projection": true,
+ *     "queries": "all",
  *     "return_weights": "per_head",
  *     "seq_len": 32,
  *     "unroll": "tiles",
  *     "v_head_dim": 16
  *   }
- * Config hash eac927bb411f528a. */
+ * Config hash a62266f3302b45df. */
 /* Packs the weights of causal_32x64: portable C11, compiled wherever packing happens.
  *
  * Recipe

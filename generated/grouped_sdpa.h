@@ -14,12 +14,13 @@
  *     "mask": ["padding"],
  *     "name": "grouped_sdpa",
  *     "op": "sdpa",
+ *     "queries": "all",
  *     "return_weights": false,
  *     "seq_len": 8,
  *     "unroll": "auto",
  *     "v_head_dim": 16
  *   }
- * Config hash 0e1a02141e1dd43c. */
+ * Config hash 13add907bbe8634f. */
 /* Attention: q[1][4][8][16], k[1][2][24][16], v[1][2][24][16] -> y[1][4][8][16].
  * y = softmax(0.25 * q . k^T) . v, float32 throughout, row-major tensors, no overlap.
  * A key is attended to when key_keep[item][key] != 0. Others contribute nothing, whatever is
@@ -74,6 +75,7 @@ enum {
 #define ATTN_T_V_BIAS UINT32_C(0x800)
 #define ATTN_T_O_BIAS UINT32_C(0x1000)
 #define ATTN_T_O_WEIGHT UINT32_C(0x2000) /* with an output projection */
+#define ATTN_T_X_KEYS UINT32_C(0x4000)   /* x has S rows, L of them are queries: [B,S,E] */
 
 /* Source weights for NAME_pack, in the layout of a PyTorch Linear: [out, in]. */
 typedef struct attn_weights {
@@ -90,7 +92,7 @@ typedef struct attn_weights {
 /* Arguments of one call. Only the tensors named in attn_kernel.tensors are touched; the others may
  * be NULL. No tensor may overlap another; none needs more than its natural 4-byte alignment. */
 typedef struct attn_args {
-    const float *x;            /* [B,L,E] */
+    const float *x;            /* [B,L,E]; [B,S,E] with ATTN_T_X_KEYS */
     const float *context;      /* [B,S,kv_dim], cross-attention */
     const float *q;            /* [B,H,L,D], op "sdpa" */
     const float *k;            /* [B,G,S,D] */

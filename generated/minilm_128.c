@@ -19,12 +19,13 @@
  *     "op": "mha",
  *     "output_projection": true,
  *     "padded_queries": "compute",
+ *     "queries": "all",
  *     "return_weights": false,
  *     "seq_len": 128,
  *     "unroll": "tiles",
  *     "v_head_dim": 32
  *   }
- * Config hash ef2d63dd5c1b542e. */
+ * Config hash 8a930e168a923a73. */
 /* Attention layer: x[1][128][384] -> y[1][128][384], 12 heads (12 for keys and values) of 32/32.
  * y = softmax(0.176776695 * q . k^T) . v, float32 throughout, row-major tensors, no overlap.
  * A key is attended to when key < kv_lengths[item]. Others contribute nothing, whatever is
@@ -1815,7 +1816,7 @@ const attn_kernel minilm_128_kernel = {
     .name = "minilm_128",
     .isa = "avx512",
     .layout_hash = UINT64_C(0xb242cfe570814e2e),
-    .config_hash = UINT64_C(0xef2d63dd5c1b542e),
+    .config_hash = UINT64_C(0x8a930e168a923a73),
     .batch = 1,
     .seq_len = 128,
     .kv_len = 128,

@@ -19,12 +19,13 @@
  *     "op": "mha",
  *     "output_projection": true,
  *     "padded_queries": "compute",
+ *     "queries": "all",
  *     "return_weights": false,
  *     "seq_len": 128,
  *     "unroll": "tiles",
  *     "v_head_dim": 32
  *   }
- * Config hash ef2d63dd5c1b542e. */
+ * Config hash 8a930e168a923a73. */
 /* Attention layer: x[1][128][384] -> y[1][128][384], 12 heads (12 for keys and values) of 32/32.
  * y = softmax(0.176776695 * q . k^T) . v, float32 throughout, row-major tensors, no overlap.
  * A key is attended to when key < kv_lengths[item]. Others contribute nothing, whatever is
@@ -79,6 +80,7 @@ enum {
 #define ATTN_T_V_BIAS UINT32_C(0x800)
 #define ATTN_T_O_BIAS UINT32_C(0x1000)
 #define ATTN_T_O_WEIGHT UINT32_C(0x2000) /* with an output projection */
+#define ATTN_T_X_KEYS UINT32_C(0x4000)   /* x has S rows, L of them are queries: [B,S,E] */
 
 /* Source weights for NAME_pack, in the layout of a PyTorch Linear: [out, in]. */
 typedef struct attn_weights {
@@ -95,7 +97,7 @@ typedef struct attn_weights {
 /* Arguments of one call. Only the tensors named in attn_kernel.tensors are touched; the others may
  * be NULL. No tensor may overlap another; none needs more than its natural 4-byte alignment. */
 typedef struct attn_args {
-    const float *x;            /* [B,L,E] */
+    const float *x;            /* [B,L,E]; [B,S,E] with ATTN_T_X_KEYS */
     const float *context;      /* [B,S,kv_dim], cross-attention */
     const float *q;            /* [B,H,L,D], op "sdpa" */
     const float *k;            /* [B,G,S,D] */

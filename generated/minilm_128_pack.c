@@ -19,12 +19,13 @@
  *     "op": "mha",
  *     "output_projection": true,
  *     "padded_queries": "compute",
+ *     "queries": "all",
  *     "return_weights": false,
  *     "seq_len": 128,
  *     "unroll": "tiles",
  *     "v_head_dim": 32
  *   }
- * Config hash ef2d63dd5c1b542e. */
+ * Config hash 8a930e168a923a73. */
 /* Packs the weights of minilm_128: portable C11, compiled wherever packing happens.
  *
  * Recipe

@@ -18,12 +18,13 @@
  *     "name": "tutorial_2x4x16",
  *     "op": "mha",
  *     "output_projection": true,
+ *     "queries": "all",
  *     "return_weights": false,
  *     "seq_len": 4,
  *     "unroll": "full",
  *     "v_head_dim": 8
  *   }
- * Config hash 736f9ba787a4b402. */
+ * Config hash 9a7f5b827e6bfd83. */
 /* Attention layer: x[2][4][16] -> y[2][4][16], 2 heads (2 for keys and values) of 8/8.
  * y = softmax(0.353553391 * q . k^T) . v, float32 throughout, row-major tensors, no overlap.
  * exp2 is a polynomial of degree 5; weights below 2^-126 are 0.
@@ -75,6 +76,7 @@ enum {
 #define ATTN_T_V_BIAS UINT32_C(0x800)
 #define ATTN_T_O_BIAS UINT32_C(0x1000)
 #define ATTN_T_O_WEIGHT UINT32_C(0x2000) /* with an output projection */
+#define ATTN_T_X_KEYS UINT32_C(0x4000)   /* x has S rows, L of them are queries: [B,S,E] */
 
 /* Source weights for NAME_pack, in the layout of a PyTorch Linear: [out, in]. */
 typedef struct attn_weights {
@@ -91,7 +93,7 @@ typedef struct attn_weights {
 /* Arguments of one call. Only the tensors named in attn_kernel.tensors are touched; the others may
  * be NULL. No tensor may overlap another; none needs more than its natural 4-byte alignment. */
 typedef struct attn_args {
-    const float *x;            /* [B,L,E] */
+    const float *x;            /* [B,L,E]; [B,S,E] with ATTN_T_X_KEYS */
     const float *context;      /* [B,S,kv_dim], cross-attention */
     const float *q;            /* [B,H,L,D], op "sdpa" */
     const float *k;            /* [B,G,S,D] */

@@ -18,12 +18,13 @@
  *     "name": "tutorial_2x4x16",
  *     "op": "mha",
  *     "output_projection": true,
+ *     "queries": "all",
  *     "return_weights": false,
  *     "seq_len": 4,
  *     "unroll": "full",
  *     "v_head_dim": 8
  *   }
- * Config hash 736f9ba787a4b402. */
+ * Config hash 9a7f5b827e6bfd83. */
 /* Packs the weights of tutorial_2x4x16: portable C11, compiled wherever packing happens.
  *
  * Recipe

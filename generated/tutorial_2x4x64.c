@@ -18,12 +18,13 @@
  *     "name": "tutorial_2x4x64",
  *     "op": "mha",
  *     "output_projection": true,
+ *     "queries": "all",
  *     "return_weights": false,
  *     "seq_len": 4,
  *     "unroll": "auto",
  *     "v_head_dim": 8
  *   }
- * Config hash 7f295a70f526650e. */
+ * Config hash a542b5ba089dfa07. */
 /* Attention layer: x[2][4][64] -> y[2][4][64], 8 heads (8 for keys and values) of 8/8.
  * y = softmax(0.353553391 * q . k^T) . v, float32 throughout, row-major tensors, no overlap.
  * exp2 is a polynomial of degree 5; weights below 2^-126 are 0.
@@ -941,7 +942,7 @@ const attn_kernel tutorial_2x4x64_kernel = {
     .name = "tutorial_2x4x64",
     .isa = "avx2",
     .layout_hash = UINT64_C(0x4b0ff54a7dd21ec3),
-    .config_hash = UINT64_C(0x7f295a70f526650e),
+    .config_hash = UINT64_C(0xa542b5ba089dfa07),
     .batch = 2,
     .seq_len = 4,
     .kv_len = 4,

@@ -18,12 +18,13 @@
  *     "name": "tutorial_2x4x64",
  *     "op": "mha",
  *     "output_projection": true,
+ *     "queries": "all",
  *     "return_weights": false,
  *     "seq_len": 4,
  *     "unroll": "auto",
  *     "v_head_dim": 8
  *   }
- * Config hash 7f295a70f526650e. */
+ * Config hash a542b5ba089dfa07. */
 /* Packs the weights of tutorial_2x4x64: portable C11, compiled wherever packing happens.
  *
  * Recipe

@@ -23,7 +23,7 @@ local M = {}
 ----------------------------------------------------------------------------------------------------
 
 local NEEDS_PROJECTIONS <const> = {
-    "d_model", "cross", "kv_dim", "bias", "output_projection",
+    "d_model", "cross", "kv_dim", "bias", "output_projection", "queries",
 }
 
 local function check_op(check, record)
@@ -91,10 +91,24 @@ local function check_lengths(check, record)
     record.kv_len = take(check, "kv_len", record.seq_len)
 end
 
+-- Which rows of x are queries. A context has no rows to choose from: x is all queries there.
+local function check_queries(check, record)
+    record.queries = take(check, "queries")
+    if not record.queries or record.queries == "all" then
+        return
+    elseif record.cross then
+        report(check, "queries", "chooses among the rows that are keys as well, but with a context "
+            .. "every row of x is a query", '"all", or cross = false')
+    elseif record.kv_len and record.seq_len and record.seq_len > record.kv_len then
+        report(check, "seq_len", ("more queries than the %d rows of x (kv_len)"):format(
+            record.kv_len), ("at most %d"):format(record.kv_len))
+    end
+end
+
 -- Where K and V come from. In self-attention they share x's rows and width.
 local function check_context(check, record)
     if record.op == "sdpa" then
-        record.d_model, record.kv_dim, record.cross = 0, 0, false
+        record.d_model, record.kv_dim, record.cross, record.queries = 0, 0, false, "all"
         return
     elseif record.op == "mha" then
         record.d_model = take_required(check, "d_model", ' with op "mha"')
@@ -102,6 +116,7 @@ local function check_context(check, record)
         record.d_model = take(check, "d_model")
     end
     record.cross = take(check, "cross")
+    check_queries(check, record)
     record.kv_dim = take(check, "kv_dim", record.d_model)
     if record.cross ~= false then
         return
@@ -111,9 +126,11 @@ local function check_context(check, record)
             .. "from x"):format(record.d_model), "d_model, or cross = true")
         record.kv_dim = nil
     end
-    if record.kv_len and record.seq_len and record.kv_len ~= record.seq_len then
+    if record.kv_len and record.seq_len and record.kv_len ~= record.seq_len
+        and record.queries == "all" then
         report(check, "kv_len", ("differs from seq_len %d, but without a context K and V come "
-            .. "from x"):format(record.seq_len), 'seq_len, or cross = true, or op = "sdpa"')
+            .. "from x"):format(record.seq_len),
+            'seq_len, or cross = true, or op = "sdpa", or queries = "first" or "last"')
         record.kv_len = nil
     end
 end
@@ -289,8 +306,10 @@ local function check_causal_align(check, record)
         end
     elseif record.mask.causal and record.seq_len and record.kv_len
         and not check.refused.causal_align then
-        if record.seq_len == record.kv_len then
+        if record.seq_len == record.kv_len or record.queries == "first" then
             record.causal_align = "top_left"
+        elseif record.queries == "last" then
+            record.causal_align = "bottom_right"
         else
             report(check, "causal_align", ("required: a causal mask with seq_len %d and kv_len %d "
                 .. "can be aligned in several ways"):format(record.seq_len, record.kv_len),
@@ -304,6 +323,9 @@ local function check_padded_queries(check, record)
     if record.padded_queries == "zero" and not record.mask.lengths and check.mask_is_known then
         report(check, "padded_queries", 'needs the mask "lengths", which says where padding starts',
             '"compute", or mask "lengths"')
+    elseif record.padded_queries == "zero" and record.queries == "last" then
+        report(check, "padded_queries", 'means nothing with queries = "last": the last rows of x '
+            .. "are the padding itself", '"compute", or queries = "first"')
     end
 end
 

@@ -45,7 +45,7 @@ local function list_tensors(record)
         end
     end
     local is_mha <const> = record.op == "mha"
-    insert(is_mha, "x", "batch", "seq_len", "d_model")
+    insert(is_mha, "x", "batch", record.queries == "all" and "seq_len" or "kv_len", "d_model")
     insert(record.cross, "context", "batch", "kv_len", "kv_dim")
     insert(is_mha, "q.weight", heads_d, "d_model")
     insert(is_mha, "k.weight", groups_d, "kv_dim")

@@ -23,21 +23,34 @@ local function panel_groups(column_groups, lanes, depth, has_bias, base)
 end
 
 -- The projection `name` of stage `stage` ("project", "output") for shape {rows, depth, columns,
--- head_width, bias, packed_base, straight}.
+-- head_width, bias, packed_base, straight}. Of an input with more rows an item (`input_rows`, of
+-- `items`) only those from `first_row` on are read.
 function projection.build(name, stage, problem, machine, shape)
     local lanes <const> = machine.lanes
     shape.vectors = ceil_div(shape.columns, lanes)
+    local item_rows = shape.rows
+    local apart <const> = shape.input_rows and shape.input_rows * shape.items > shape.rows
+    local input_row = shape.depth
+    if apart and shape.rows == shape.items then
+        input_row = shape.input_rows * shape.depth -- one row an item: all equally far apart
+    elseif apart then
+        item_rows = shape.rows // shape.items
+    end
     local tile <const> = tiles.choose(stage, problem, machine, shape,
-        function(rows) return split_even(shape.rows, rows) end)
+        function(rows) return split_even(item_rows, rows) end)
     local groups <const>, packed_end <const> = panel_groups(tile.column_groups, lanes, shape.depth,
         shape.bias, shape.packed_base)
     return {
         name = name, rows = shape.rows, depth = shape.depth, columns = shape.columns,
         padded_columns = shape.vectors * lanes, bias = shape.bias, groups = groups,
         panels = groups[#groups].first_panel + groups[#groups].count,
-        row_groups = tile.row_groups, tiles = ceil_div(shape.rows, tile.rows),
+        -- of each item; items in one piece count as one
+        items = shape.rows // item_rows, item_rows = item_rows,
+        row_groups = tile.row_groups, tiles = ceil_div(item_rows, tile.rows),
+        input_row = input_row, input_item = apart and shape.input_rows * shape.depth or 0,
+        input_first = (shape.first_row or 0) * shape.depth,
         tile_rows = tile.rows, tile_vectors = tile.vectors,
-        cycles = tile.cycles, packed_end = packed_end,
+        cycles = tile.cycles * (shape.rows // item_rows), packed_end = packed_end,
         unroll = tiles.depth_unroll(stage, problem, shape.depth, tile.rows * tile.vectors,
             shape.straight),
         straight = shape.straight,

@@ -99,6 +99,10 @@ M.judged = {
     { op = "sdpa", seq_len = 9, heads = 28, kv_heads = 4, head_dim = 8 },
     { op = "sdpa", batch = 5, seq_len = 3, heads = 3, head_dim = 64, mask = "lengths" },
     { seq_len = 100, d_model = 48, heads = 3, mask = { "causal", "lengths" } },
+    -- a class token, and the last tokens of a prompt
+    { seq_len = 1, kv_len = 37, d_model = 48, heads = 3, queries = "first" },
+    { batch = 2, seq_len = 3, kv_len = 19, d_model = 24, heads = 2, queries = "last",
+        mask = "causal" },
 }
 
 return M

@@ -68,6 +68,7 @@ static uint32_t expected_tensors(const ref_case *c)
 {
     uint32_t t = c->sdpa ? ATTN_T_QKV : ATTN_T_X;
     t |= c->cross ? ATTN_T_CONTEXT : 0;
+    t |= c->queries != REF_QUERIES_ALL ? ATTN_T_X_KEYS : 0;
     t |= c->lengths ? ATTN_T_KV_LENGTHS : 0;
     t |= c->padding ? ATTN_T_KEY_KEEP : 0;
     t |= c->bool_mask ? ATTN_T_MASK_KEEP : 0;
@@ -359,7 +360,7 @@ static int check_unseen_keys(session *s, rng *r)
     uint8_t *blind = calloc(c->batch * c->seq_len, 1); /* rows that saw no changed key */
     for (size_t at = 0; blind != NULL && at < c->batch * c->seq_len; at++) {
         const size_t item = at / c->seq_len, i = at % c->seq_len;
-        int sees = item == b && !c->sdpa && !c->cross && !keep[i];
+        int sees = item == b && !c->sdpa && !c->cross && !keep[ref_x_row(c, i)];
         for (size_t h = 0; item == b && h < c->heads; h++) {
             size_t allowed = 0;
             for (size_t j = 0; j < c->kv_len; j++) {

@@ -66,6 +66,12 @@ local function draw_shape(r, c)
         if c.cross and r:chance(50) then
             c.kv_dim = r:pick(EDGES)
         end
+    elseif r:chance(20) then
+        c.queries = r:pick({ "all", "first", "last" })
+        if c.queries ~= "all" and r:chance(80) then
+            c.kv_len = c.seq_len
+            c.seq_len = r:chance(40) and 1 or r:range(1, c.kv_len)
+        end
     end
 end
 
@@ -93,14 +99,15 @@ local function draw_masks(r, c)
         c.mask = "none"
     end
     local s <const> = c.kv_len or c.seq_len
-    if has.causal and (s ~= c.seq_len or r:chance(60)) then
+    local known <const> = s == c.seq_len or c.queries -- the alignment need not be given
+    if has.causal and (not known or r:chance(60)) then
         local choices <const> = { "top_left", "bottom_right", r:range(-3, s + 1) }
         if has.lengths then
             choices[#choices + 1] = "lengths"
         end
         c.causal_align = r:pick(choices)
     end
-    if has.lengths and r:chance(40) then
+    if has.lengths and c.queries ~= "last" and r:chance(40) then
         c.padded_queries = "zero"
     end
     if (has.bool or has.additive) and r:chance(70) then

@@ -302,7 +302,7 @@ static void make_masked_garbage(input_set *s, const ref_case *c, rng *r)
             for (size_t h = 0; h < c->heads; h++) {
                 for (size_t i = 0; i < c->seq_len; i++) {
                     /* The poisoned token of self-attention ruins its own query row only. */
-                    const int own = !c->sdpa && !c->cross && i == j;
+                    const int own = !c->sdpa && !c->cross && ref_x_row(c, i) == j;
                     keep[j] = (uint8_t)(keep[j] || (!own && ref_allowed(c, &s->args, b, h, i, j)));
                 }
             }

@@ -23,6 +23,8 @@ M.configs = {
         output_projection = false, empty_row = "nan" },
     { op = "sdpa", batch = 2, seq_len = 4, heads = 2, head_dim = 4, mask = "additive",
         mask_shape = { 1, 2, 4, 4 } },
+    { batch = 2, seq_len = 2, kv_len = 5, d_model = 6, heads = 2, queries = "last",
+        mask = "causal" },
 }
 
 local function build(index, raw, dir, compiler)

@@ -44,6 +44,7 @@ enum mutant {
     KEEP_STATE,      /* second call differs */
     LONG_LENGTHS,    /* lengths + 1 keys */
     COMPUTE_PADDED,  /* padded_queries = "zero" ignored */
+    OTHER_END,       /* queries = "first" for "last" and the other way round */
     SLOPPY_ROUNDING, /* inputs rounded to 16 bits of significand */
     MUTANTS
 };
@@ -61,6 +62,7 @@ enum {
     V = NK_V_HEAD_DIM,
     E = NK_D_MODEL,
     C = NK_KV_DIM,
+    XL = NK_X_ROWS,
     QSIZE = H * D * E,
     KSIZE = G * D * C,
     VSIZE = G * V * C,
@@ -143,8 +145,9 @@ static const float *query(const float *p, const attn_args *a, int b, int h, int 
     (void)room;
     return a->q + ((b * H + h) * L + i) * D;
 #else
+    const int row = i + (is(OTHER_END) ? XL - L - NK_FIRST_QUERY : NK_FIRST_QUERY);
     for (int d = 0; d < D; d++) {
-        room[d] = dot(a->x + (b * L + i) * E, p + (h * D + d) * E, E, p[QB + h * D + d]);
+        room[d] = dot(a->x + (b * XL + row) * E, p + (h * D + d) * E, E, p[QB + h * D + d]);
     }
     return room;
 #endif
@@ -381,7 +384,7 @@ static int forward_part(const void *packed, const attn_args *a, void *workspace,
         *end = 1.0F;
     }
     if (is(READ_PAST_KEYS)) {
-        const volatile float *end = NK_SDPA ? a->k + B * G * S * D : a->x + B * L * E;
+        const volatile float *end = NK_SDPA ? a->k + B * G * S * D : a->x + B * XL * E;
         (void)*end;
     }
 #if defined(__x86_64__)

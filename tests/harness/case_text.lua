@@ -25,7 +25,7 @@ function M.line(record)
         { "kv_len", record.kv_len }, { "heads", record.heads }, { "kv_heads", record.kv_heads },
         { "head_dim", record.head_dim }, { "v_head_dim", record.v_head_dim },
         { "d_model", record.d_model }, { "kv_dim", record.kv_dim }, { "cross", flag(record.cross) },
-        { "output_projection", flag(record.output_projection) },
+        { "output_projection", flag(record.output_projection) }, { "queries", record.queries },
         { "bias_q", flag(record.bias.q) }, { "bias_k", flag(record.bias.k) },
         { "bias_v", flag(record.bias.v) }, { "bias_o", flag(record.bias.o) },
         { "scale", ("%a"):format(record.scale) },
@@ -51,6 +51,7 @@ local function tensors(record)
         bits = bits | (condition and bit or 0)
     end
     add(record.cross, 0x2)
+    add(record.queries ~= "all", 0x4000)
     add(record.mask.lengths, 0x8)
     add(record.mask.padding, 0x10)
     add(record.mask.bool, 0x20)
@@ -79,7 +80,10 @@ function M.naive_flags(r)
         { "BATCH", r.batch }, { "SEQ_LEN", r.seq_len }, { "KV_LEN", r.kv_len },
         { "HEADS", r.heads },
         { "KV_HEADS", r.kv_heads }, { "HEAD_DIM", r.head_dim }, { "V_HEAD_DIM", r.v_head_dim },
-        { "D_MODEL", r.d_model }, { "KV_DIM", r.kv_dim }, { "OUTPUT", flag(r.output_projection) },
+        { "D_MODEL", r.d_model }, { "KV_DIM", r.kv_dim },
+        { "X_ROWS", r.queries == "all" and r.seq_len or r.kv_len },
+        { "FIRST_QUERY", r.queries == "last" and r.kv_len - r.seq_len or 0 },
+        { "OUTPUT", flag(r.output_projection) },
         { "SDPA", flag(r.op == "sdpa") }, { "CROSS", flag(r.cross) },
         { "BIAS_Q", flag(r.bias.q) }, { "BIAS_K", flag(r.bias.k) }, { "BIAS_V", flag(r.bias.v) },
         { "BIAS_O", flag(r.bias.o) }, { "SCALE", ("%a"):format(r.scale) },
@@ -100,7 +104,7 @@ end
 
 local ORDER <const> = {
     "op", "batch", "seq_len", "kv_len", "d_model", "kv_dim", "heads", "kv_heads", "head_dim",
-    "v_head_dim", "cross", "bias", "output_projection", "scale", "mask", "mask_shape",
+    "v_head_dim", "cross", "queries", "bias", "output_projection", "scale", "mask", "mask_shape",
     "causal_align", "padded_queries", "empty_row", "return_weights", "accuracy", "isa", "unroll",
     "code_budget", "plan", "target", "project", "scores", "context", "output", "rows", "vectors",
 }

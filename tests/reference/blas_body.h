@@ -80,7 +80,13 @@ int NAME(blas_attention)(const ref_case *c, const attn_weights *w, const attn_ar
         v_step = nv;
     } else {
         NAME(widen)(a->x, n.x, input);
-        NAME(linear)(q, input, w->q_weight, w->q_bias, nb * nl, nh * nd, c->d_model, scratch);
+        const size_t x_item = n.x / nb; /* projecting all rows would do, and cost more */
+        const REAL *first = input + (c->queries == REF_QUERIES_LAST ? x_item - nl * c->d_model : 0);
+        for (size_t b = 0; b < nb; b++) {
+            NAME(linear)
+            (q + b * nl * nh * nd, first + b * x_item, w->q_weight, w->q_bias, nl, nh * nd,
+             c->d_model, scratch);
+        }
         if (c->cross) {
             NAME(widen)(a->context, n.context, input);
         }

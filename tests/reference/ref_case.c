@@ -30,6 +30,7 @@ static const field FIELDS[] = {
     {"kv_dim", SIZE, AT(kv_dim), NULL},
     {"cross", FLAG, AT(cross), NULL},
     {"output_projection", FLAG, AT(output_projection), NULL},
+    {"queries", WORD, AT(queries), "all|first|last"},
     {"bias_q", FLAG, AT(q_bias), NULL},
     {"bias_k", FLAG, AT(k_bias), NULL},
     {"bias_v", FLAG, AT(v_bias), NULL},
@@ -173,6 +174,16 @@ int ref_case_parse(ref_case *out, const char *text, char *message, size_t messag
     return 0;
 }
 
+size_t ref_x_rows(const ref_case *c)
+{
+    return c->queries == REF_QUERIES_ALL ? c->seq_len : c->kv_len;
+}
+
+size_t ref_x_row(const ref_case *c, size_t i)
+{
+    return c->queries == REF_QUERIES_LAST ? c->kv_len - c->seq_len + i : i;
+}
+
 ref_sizes ref_case_sizes(const ref_case *c)
 {
     ref_sizes n;
@@ -186,7 +197,7 @@ ref_sizes ref_case_sizes(const ref_case *c)
         n.y_row = c->v_head_dim;
         n.y = c->batch * c->heads * c->seq_len * n.y_row;
     } else {
-        n.x = c->batch * c->seq_len * c->d_model;
+        n.x = c->batch * ref_x_rows(c) * c->d_model;
         n.context = c->cross ? c->batch * c->kv_len * c->kv_dim : 0;
         n.q_weight = hd * c->d_model;
         n.k_weight = gd * c->kv_dim;

@@ -9,12 +9,14 @@
 
 enum ref_align { REF_TOP_LEFT, REF_BOTTOM_RIGHT, REF_LENGTHS, REF_OFFSET };
 enum ref_empty { REF_EMPTY_ZERO, REF_EMPTY_UNIFORM, REF_EMPTY_NAN };
+enum ref_queries { REF_QUERIES_ALL, REF_QUERIES_FIRST, REF_QUERIES_LAST };
 enum ref_weights { REF_WEIGHTS_NONE, REF_WEIGHTS_PER_HEAD, REF_WEIGHTS_MEAN };
 
 typedef struct ref_case {
     size_t batch, seq_len, kv_len, heads, kv_heads, head_dim, v_head_dim;
     size_t d_model, kv_dim; /* 0 for sdpa */
     int sdpa, cross, output_projection;
+    enum ref_queries queries; /* which rows of x */
     int q_bias, k_bias, v_bias, o_bias;
     double scale;
     int causal, lengths, padding, bool_mask, additive;
@@ -38,5 +40,9 @@ typedef struct ref_sizes {
 int ref_case_parse(ref_case *out, const char *text, char *message, size_t message_size);
 
 ref_sizes ref_case_sizes(const ref_case *c);
+
+/* Rows of x of one item, and which of them is query i. */
+size_t ref_x_rows(const ref_case *c);
+size_t ref_x_row(const ref_case *c, size_t i);
 
 #endif

@@ -97,15 +97,15 @@ void ref_free(ref_result *r)
     memset(r, 0, sizeof *r);
 }
 
-/* out[b,head,row,d] = x[b,row,:] . w[head*dim+d,:] + bias */
+/* out[b,head,row,d] = x[b,row,:] . w[head*dim+d,:] + bias, x with x_rows rows an item */
 static void project(plane out, const float *x, const float *w, const float *bias, size_t batch,
-                    size_t rows, size_t width, size_t heads, size_t dim)
+                    size_t rows, size_t x_rows, size_t width, size_t heads, size_t dim)
 {
     size_t at = 0;
     for (size_t b = 0; b < batch; b++) {
         for (size_t h = 0; h < heads; h++) {
             for (size_t row = 0; row < rows; row++) {
-                const float *xr = x + (b * rows + row) * width;
+                const float *xr = x + (b * x_rows + row) * width;
                 for (size_t d = 0; d < dim; d++, at++) {
                     const float *wr = w + (h * dim + d) * width;
                     const double offset = bias != NULL ? (double)bias[h * dim + d] : 0.0;
@@ -425,12 +425,12 @@ void ref_run(const ref_case *c, const attn_weights *w, const attn_args *a, ref_r
         copy_input(p.v, a->v, r->sizes.v);
     } else {
         const float *kv = c->cross ? a->context : a->x;
-        project(p.q, a->x, w->q_weight, c->q_bias ? w->q_bias : NULL, c->batch, c->seq_len,
-                c->d_model, c->heads, c->head_dim);
-        project(p.k, kv, w->k_weight, c->k_bias ? w->k_bias : NULL, c->batch, c->kv_len, c->kv_dim,
-                c->kv_heads, c->head_dim);
-        project(p.v, kv, w->v_weight, c->v_bias ? w->v_bias : NULL, c->batch, c->kv_len, c->kv_dim,
-                c->kv_heads, c->v_head_dim);
+        project(p.q, a->x + ref_x_row(c, 0) * c->d_model, w->q_weight, c->q_bias ? w->q_bias : NULL,
+                c->batch, c->seq_len, ref_x_rows(c), c->d_model, c->heads, c->head_dim);
+        project(p.k, kv, w->k_weight, c->k_bias ? w->k_bias : NULL, c->batch, c->kv_len, c->kv_len,
+                c->kv_dim, c->kv_heads, c->head_dim);
+        project(p.v, kv, w->v_weight, c->v_bias ? w->v_bias : NULL, c->batch, c->kv_len, c->kv_len,
+                c->kv_dim, c->kv_heads, c->v_head_dim);
     }
     for (size_t b = 0; b < c->batch; b++) {
         for (size_t i = 0; i < c->seq_len; i++) {

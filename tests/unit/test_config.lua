@@ -147,7 +147,7 @@ local NO_BIAS <const> = { q = false, k = false, v = false, o = false }
 -- What bad.with {} and bad.sdpa {} resolve to.
 local MHA_RECORD <const> = {
     name = "kernel", op = "mha", batch = 1, seq_len = 8, kv_len = 8, heads = 4, kv_heads = 4,
-    head_dim = 16, v_head_dim = 16, d_model = 64, kv_dim = 64, cross = false,
+    head_dim = 16, v_head_dim = 16, d_model = 64, kv_dim = 64, cross = false, queries = "all",
     bias = { q = true, k = true, v = true, o = true }, output_projection = true, scale = 0.25,
     scale_is_default = true, mask = no_mask_but(), padded_queries = "compute", empty_row = "zero",
     return_weights = false, isa = { "scalar" }, unroll = "auto", code_budget = 24576, plan = {},
@@ -155,8 +155,9 @@ local MHA_RECORD <const> = {
 }
 local SDPA_RECORD <const> = {
     name = "kernel", op = "sdpa", batch = 1, seq_len = 8, kv_len = 8, heads = 4, kv_heads = 4,
-    head_dim = 16, v_head_dim = 16, d_model = 0, kv_dim = 0, cross = false, bias = NO_BIAS,
-    output_projection = false, scale = 0.25, scale_is_default = true, mask = no_mask_but(),
+    head_dim = 16, v_head_dim = 16, d_model = 0, kv_dim = 0, cross = false, queries = "all",
+    bias = NO_BIAS, output_projection = false, scale = 0.25, scale_is_default = true,
+    mask = no_mask_but(),
     padded_queries = "compute", empty_row = "zero", return_weights = false, isa = { "scalar" },
     unroll = "auto", code_budget = 24576, plan = {}, target = {}, accuracy = "exact",
 }
@@ -187,6 +188,14 @@ local MHA_CASES <const> = {
     { { kv_len = 8, kv_dim = 64 }, {} },
     { { cross = true }, { cross = true } },
     { { cross = true, kv_len = 5, kv_dim = 48 }, { cross = true, kv_len = 5, kv_dim = 48 } },
+    { { queries = "first" }, { queries = "first" } },
+    { { queries = "last", seq_len = 1, kv_len = 8 }, { queries = "last", seq_len = 1 } },
+    { { queries = "first", seq_len = 2, kv_len = 8, mask = "causal" }, { queries = "first",
+        seq_len = 2, mask = no_mask_but("causal"), causal_align = "top_left" } },
+    { { queries = "last", seq_len = 2, kv_len = 8, mask = "causal" }, { queries = "last",
+        seq_len = 2, mask = no_mask_but("causal"), causal_align = "bottom_right" } },
+    { { queries = "last", seq_len = 2, kv_len = 8, mask = "causal", causal_align = 1 },
+        { queries = "last", seq_len = 2, mask = no_mask_but("causal"), causal_align = 1 } },
     { { bias = false }, { bias = NO_BIAS } },
     { { bias = true }, {} },
     { { bias = {} }, {} },

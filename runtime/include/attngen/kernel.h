@@ -42,6 +42,7 @@ enum {
 #define ATTN_T_V_BIAS UINT32_C(0x800)
 #define ATTN_T_O_BIAS UINT32_C(0x1000)
 #define ATTN_T_O_WEIGHT UINT32_C(0x2000) /* with an output projection */
+#define ATTN_T_X_KEYS UINT32_C(0x4000)   /* x has S rows, L of them are queries: [B,S,E] */
 
 /* Source weights for NAME_pack, in the layout of a PyTorch Linear: [out, in]. */
 typedef struct attn_weights {
@@ -58,7 +59,7 @@ typedef struct attn_weights {
 /* Arguments of one call. Only the tensors named in attn_kernel.tensors are touched; the others may
  * be NULL. No tensor may overlap another; none needs more than its natural 4-byte alignment. */
 typedef struct attn_args {
-    const float *x;            /* [B,L,E] */
+    const float *x;            /* [B,L,E]; [B,S,E] with ATTN_T_X_KEYS */
     const float *context;      /* [B,S,kv_dim], cross-attention */
     const float *q;            /* [B,H,L,D], op "sdpa" */
     const float *k;            /* [B,G,S,D] */

@@ -56,10 +56,10 @@ end
 local TOKENS <const> = '"' .. table.concat(isa.names, '", "') .. '"'
 
 local TEXTS <const> = {
-    KEYS = "name, op, batch, seq_len, kv_len, d_model, heads, kv_heads, head_dim, v_head_dim, "
-        .. "cross, kv_dim, bias, output_projection, scale, mask, mask_shape, causal_align, "
-        .. "padded_queries, empty_row, return_weights, dtype, layout, accuracy, isa, unroll, "
-        .. "code_budget, plan, target",
+    KEYS = "name, op, batch, seq_len, kv_len, d_model, heads, kv_heads, queries, head_dim, "
+        .. "v_head_dim, cross, kv_dim, bias, output_projection, scale, mask, mask_shape, "
+        .. "causal_align, padded_queries, empty_row, return_weights, dtype, layout, accuracy, isa, "
+        .. "unroll, code_budget, plan, target",
     SIZE = "an integer from 1 to 2147483647",
     MASK = '"none", or one or a list of "causal", "lengths", "padding", "bool", "additive"',
     ISAS = '"native", ' .. TOKENS .. ", or a list of them",
@@ -309,9 +309,6 @@ local CASES <const> = {
     },
     { with { [""] = 1 },
         'c.lua: [""] = 1: unknown key (allowed: <KEYS>)',
-    },
-    { with { queries = "all" },
-        'c.lua: queries = "all": not supported yet (allowed: <KEYS>)',
     },
     { with { score_bias = "alibi" },
         'c.lua: score_bias = "alibi": not supported yet (allowed: <KEYS>)',
@@ -589,6 +586,25 @@ local CASES <const> = {
         'c.lua: padded_queries = "zero": needs the mask "lengths", which says where '
             .. 'padding starts (allowed: "compute", or mask "lengths")',
     },
+    -- Queries
+    { with { queries = "middle" },
+        'c.lua: queries = "middle": unknown value (allowed: "all", "first", "last")',
+    },
+    { with { queries = "first", cross = true },
+        'c.lua: queries = "first": chooses among the rows that are keys as well, but with a '
+            .. 'context every row of x is a query (allowed: "all", or cross = false)',
+    },
+    { with { queries = "last", kv_len = 5 },
+        'c.lua: seq_len = 8: more queries than the 5 rows of x (kv_len) (allowed: at most 5)',
+    },
+    { with { queries = "last", mask = "lengths", padded_queries = "zero" },
+        'c.lua: padded_queries = "zero": means nothing with queries = "last": the last rows '
+            .. 'of x are the padding itself (allowed: "compute", or queries = "first")',
+    },
+    { sdpa { queries = "last" },
+        'c.lua: queries = "last": has no meaning with op "sdpa", which has no projections '
+            .. '(allowed: not given, or op = "mha")',
+    },
     -- Context and sdpa
     { with { kv_dim = 32 },
         'c.lua: kv_dim = 32: differs from d_model 64, but without a context K and V come '
@@ -596,11 +612,13 @@ local CASES <const> = {
     },
     { with { kv_len = 16 },
         'c.lua: kv_len = 16: differs from seq_len 8, but without a context K and V come '
-            .. 'from x (allowed: seq_len, or cross = true, or op = "sdpa")',
+            .. 'from x (allowed: seq_len, or cross = true, or op = "sdpa", or queries = '
+            .. '"first" or "last")',
     },
     { with { kv_len = 16, mask = "causal" },
         'c.lua: kv_len = 16: differs from seq_len 8, but without a context K and V come '
-            .. 'from x (allowed: seq_len, or cross = true, or op = "sdpa")',
+            .. 'from x (allowed: seq_len, or cross = true, or op = "sdpa", or queries = '
+            .. '"first" or "last")',
     },
     { sdpa { d_model = 64 },
         'c.lua: d_model = 64: has no meaning with op "sdpa", which has no projections '
