@@ -280,15 +280,16 @@ function Printer:comment(lines)
     end
 end
 
--- static void name(params) { body } with its comment above.
+-- static void name(params) { body } with its comment above; `fn.apart`: never inlined.
 function Printer:func(fn)
     local params <const> = {}
     for i, param in ipairs(fn.params) do
         params[i] = join_pointer(self:type_text(param[1]), param[2])
     end
     self:comment(fn.comment)
-    self:line(("static void %s(%s)"):format(fn.name, #params > 0 and table.concat(params, ", ")
-        or "void"))
+    if fn.apart then self.helpers.apart = true end
+    self:line(("%s void %s(%s)"):format(fn.apart and "APART" or "static", fn.name,
+        #params > 0 and table.concat(params, ", ") or "void"))
     self:line("{")
     print_body(self, fn.body)
     self:line("}")
@@ -323,6 +324,17 @@ function Printer:helper_texts()
 end
 
 emit.common_helpers = {
+    apart = { text = [[
+/* Called from a loop and kept out of it: inlined, compilers move its loads out of that loop, have
+ * no registers for them and keep them on the stack. */
+#if defined(__GNUC__)
+#define APART static __attribute__((noinline))
+#elif defined(_MSC_VER)
+#define APART static __declspec(noinline)
+#else
+#define APART static
+#endif
+]] },
     float_bits = { text = [[
 union float_bits {
     float f;

@@ -268,7 +268,8 @@ end
 -- name one meaning.
 --
 -- A function from `candidates`, an ordered list of {type, name}: those the body uses become its
--- parameters. `comment` is a list of lines. Call it with Block:call(fn).
+-- parameters. `comment` is a list of lines. Call it with Block:call(fn). The field `apart` may be
+-- set: never inlined.
 function ir.func(name, comment, candidates, build)
     local body <const> = ir.block()
     build(body)

@@ -77,6 +77,16 @@
 #error "causal_32x64: NaN and infinity have a meaning here; compile without -ffast-math"
 #endif
 
+/* Called from a loop and kept out of it: inlined, compilers move its loads out of that loop, have
+ * no registers for them and keep them on the stack. */
+#if defined(__GNUC__)
+#define APART static __attribute__((noinline))
+#elif defined(_MSC_VER)
+#define APART static __declspec(noinline)
+#else
+#define APART static
+#endif
+
 /* Mask of the lanes >= first; none when first >= 4. */
 static inline uint32x4_t lanes_from(size_t first)
 {
@@ -120,7 +130,7 @@ static inline float32x4_t vec_exp2(float32x4_t x)
 /* ---- Projections: q, k, v = x . W^T + b ------------------------------------------------------ */
 
 /* 12 rows of one panel of 16 columns: out = bias + in . panel. */
-static void project_16_biased_6x4(const float *restrict input, const float *restrict panel,
+APART void project_16_biased_6x4(const float *restrict input, const float *restrict panel,
     float *restrict out)
 {
     for (size_t tile = 0; tile < 2; tile++) {
@@ -214,7 +224,7 @@ static void project_16_biased_6x4(const float *restrict input, const float *rest
 }
 
 /* 20 rows of one panel of 16 columns: out = bias + in . panel. */
-static void project_16_biased_5x4(const float *restrict input, const float *restrict panel,
+APART void project_16_biased_5x4(const float *restrict input, const float *restrict panel,
     float *restrict out)
 {
     for (size_t tile = 0; tile < 4; tile++) {
@@ -295,7 +305,7 @@ static void project_16_biased_5x4(const float *restrict input, const float *rest
 }
 
 /* 12 rows of one panel of 16 columns: out = in . panel. */
-static void project_16_6x4(const float *restrict input, const float *restrict panel,
+APART void project_16_6x4(const float *restrict input, const float *restrict panel,
     float *restrict out)
 {
     for (size_t tile = 0; tile < 2; tile++) {
@@ -389,7 +399,7 @@ static void project_16_6x4(const float *restrict input, const float *restrict pa
 }
 
 /* 20 rows of one panel of 16 columns: out = in . panel. */
-static void project_16_5x4(const float *restrict input, const float *restrict panel,
+APART void project_16_5x4(const float *restrict input, const float *restrict panel,
     float *restrict out)
 {
     for (size_t tile = 0; tile < 4; tile++) {
@@ -1047,7 +1057,7 @@ static void write_weights_16(float *restrict weight_rows, float *restrict scores
 }
 
 /* One row again, from its allowed keys alone; a row without any gives 0. */
-static void repair_row_16(const float *restrict value_rows, const float *restrict weight_column,
+APART void repair_row_16(const float *restrict value_rows, const float *restrict weight_column,
     const float *restrict inverse_sum, float *restrict out_row, size_t visible)
 {
     for (size_t vector = 0; vector < 4; vector++) {
@@ -1398,7 +1408,7 @@ static void phase_attention(const attn_args *restrict args, float *restrict work
 /* ---- Output projection: y = heads . Wo^T + bo ------------------------------------------------ */
 
 /* 12 rows of one panel of 16 columns: out = bias + in . panel. */
-static void output_16_6x4(const float *restrict input, const float *restrict panel,
+APART void output_16_6x4(const float *restrict input, const float *restrict panel,
     float *restrict out)
 {
     for (size_t tile = 0; tile < 2; tile++) {
@@ -1492,7 +1502,7 @@ static void output_16_6x4(const float *restrict input, const float *restrict pan
 }
 
 /* 20 rows of one panel of 16 columns: out = bias + in . panel. */
-static void output_16_5x4(const float *restrict input, const float *restrict panel,
+APART void output_16_5x4(const float *restrict input, const float *restrict panel,
     float *restrict out)
 {
     for (size_t tile = 0; tile < 4; tile++) {

@@ -57,6 +57,16 @@
 
 /* scale * log2(e), applied to the queries */
 #define QUERY_SCALE 0x1.71547652b82fep-2f
+/* Called from a loop and kept out of it: inlined, compilers move its loads out of that loop, have
+ * no registers for them and keep them on the stack. */
+#if defined(__GNUC__)
+#define APART static __attribute__((noinline))
+#elif defined(_MSC_VER)
+#define APART static __declspec(noinline)
+#else
+#define APART static
+#endif
+
 union float_bits {
     float f;
     uint32_t u;
@@ -580,7 +590,7 @@ static void softmax_2(float *restrict scores, float *restrict maxima, float *res
 }
 
 /* One row again, from its allowed keys alone; a row without any gives 0. */
-static void repair_row_2(const float *restrict value_rows, const uint8_t *key_keep,
+APART void repair_row_2(const float *restrict value_rows, const uint8_t *key_keep,
     const float *restrict weight_column, const float *restrict inverse_sum, float *restrict out_row,
     size_t visible)
 {

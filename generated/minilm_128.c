@@ -78,6 +78,16 @@
 #error "minilm_128: NaN and infinity have a meaning here; compile without -ffast-math"
 #endif
 
+/* Called from a loop and kept out of it: inlined, compilers move its loads out of that loop, have
+ * no registers for them and keep them on the stack. */
+#if defined(__GNUC__)
+#define APART static __attribute__((noinline))
+#elif defined(_MSC_VER)
+#define APART static __declspec(noinline)
+#else
+#define APART static
+#endif
+
 /* dst[c * dst_stride + r] = src[r * src_stride + c] for a 16x16 block. */
 static inline void transpose_block(const float *src, size_t src_stride, float *dst,
                                    size_t dst_stride)
@@ -182,7 +192,7 @@ static inline __m512 vec_exp2(__m512 x)
 /* ---- Projections: q, k, v = x . W^T + b ------------------------------------------------------ */
 
 /* 104 rows of one panel of 32 columns: out = bias + in . panel. */
-static void project_32_biased_13x2(const float *restrict input, const float *restrict panel,
+APART void project_32_biased_13x2(const float *restrict input, const float *restrict panel,
     float *restrict out)
 {
     for (size_t tile = 0; tile < 8; tile++) {
@@ -291,7 +301,7 @@ static void project_32_biased_13x2(const float *restrict input, const float *res
 }
 
 /* 24 rows of one panel of 32 columns: out = bias + in . panel. */
-static void project_32_biased_12x2(const float *restrict input, const float *restrict panel,
+APART void project_32_biased_12x2(const float *restrict input, const float *restrict panel,
     float *restrict out)
 {
     for (size_t tile = 0; tile < 2; tile++) {
@@ -393,7 +403,7 @@ static void project_32_biased_12x2(const float *restrict input, const float *res
 }
 
 /* 104 rows of one panel of 32 columns: out = in . panel. */
-static void project_32_13x2(const float *restrict input, const float *restrict panel,
+APART void project_32_13x2(const float *restrict input, const float *restrict panel,
     float *restrict out)
 {
     for (size_t tile = 0; tile < 8; tile++) {
@@ -502,7 +512,7 @@ static void project_32_13x2(const float *restrict input, const float *restrict p
 }
 
 /* 24 rows of one panel of 32 columns: out = in . panel. */
-static void project_32_12x2(const float *restrict input, const float *restrict panel,
+APART void project_32_12x2(const float *restrict input, const float *restrict panel,
     float *restrict out)
 {
     for (size_t tile = 0; tile < 2; tile++) {
@@ -1109,7 +1119,7 @@ static void softmax_64(float *restrict scores, float *restrict maxima, float *re
 }
 
 /* One row again, from its allowed keys alone; a row without any gives 0. */
-static void repair_row_64(const float *restrict value_rows, const float *restrict weight_column,
+APART void repair_row_64(const float *restrict value_rows, const float *restrict weight_column,
     const float *restrict inverse_sum, float *restrict out_row, size_t visible)
 {
     int allowed = 0;
@@ -1517,7 +1527,7 @@ static void phase_attention(const attn_args *restrict args, float *restrict work
 /* ---- Output projection: y = heads . Wo^T + bo ------------------------------------------------ */
 
 /* 104 rows of one panel of 32 columns: out = bias + in . panel. */
-static void output_32_13x2(const float *restrict input, const float *restrict panel,
+APART void output_32_13x2(const float *restrict input, const float *restrict panel,
     float *restrict out)
 {
     for (size_t tile = 0; tile < 8; tile++) {
@@ -1626,7 +1636,7 @@ static void output_32_13x2(const float *restrict input, const float *restrict pa
 }
 
 /* 24 rows of one panel of 32 columns: out = bias + in . panel. */
-static void output_32_12x2(const float *restrict input, const float *restrict panel,
+APART void output_32_12x2(const float *restrict input, const float *restrict panel,
     float *restrict out)
 {
     for (size_t tile = 0; tile < 2; tile++) {

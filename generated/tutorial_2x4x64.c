@@ -71,6 +71,16 @@
 #error "tutorial_2x4x64: NaN and infinity have a meaning here; compile without -ffast-math"
 #endif
 
+/* Called from a loop and kept out of it: inlined, compilers move its loads out of that loop, have
+ * no registers for them and keep them on the stack. */
+#if defined(__GNUC__)
+#define APART static __attribute__((noinline))
+#elif defined(_MSC_VER)
+#define APART static __declspec(noinline)
+#else
+#define APART static
+#endif
+
 /* 2^x for x <= 0, 0 below -126 (no denormals), NaN stays NaN. Round to nearest by adding 1.5 * 2^23
  * (its low bits then hold the exponent plus its bias), polynomial on [-1/2, 1/2]. */
 static inline __m256 vec_exp2(__m256 x)
@@ -92,7 +102,7 @@ static inline __m256 vec_exp2(__m256 x)
 /* ---- Projections: q, k, v = x . W^T + b ------------------------------------------------------ */
 
 /* 8 rows of one panel of 32 columns: out = bias + in . panel. */
-static void project_32_biased_2x4(const float *restrict input, const float *restrict panel,
+APART void project_32_biased_2x4(const float *restrict input, const float *restrict panel,
     float *restrict out)
 {
     for (size_t tile = 0; tile < 4; tile++) {
@@ -248,7 +258,7 @@ static void project_32_biased_2x4(const float *restrict input, const float *rest
 }
 
 /* 8 rows of one panel of 32 columns: out = in . panel. */
-static void project_32_2x4(const float *restrict input, const float *restrict panel,
+APART void project_32_2x4(const float *restrict input, const float *restrict panel,
     float *restrict out)
 {
     for (size_t tile = 0; tile < 4; tile++) {
@@ -703,7 +713,7 @@ static void phase_attention(float *restrict workspace, size_t part, size_t parts
 /* ---- Output projection: y = heads . Wo^T + bo ------------------------------------------------ */
 
 /* 8 rows of one panel of 32 columns: out = bias + in . panel. */
-static void output_32_2x4(const float *restrict input, const float *restrict panel,
+APART void output_32_2x4(const float *restrict input, const float *restrict panel,
     float *restrict out)
 {
     for (size_t tile = 0; tile < 4; tile++) {

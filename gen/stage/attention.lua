@@ -63,7 +63,7 @@ local function build_block(phase, plan, block, query0, suffix)
             stage(softmax.build(ctx))
             if problem.return_weights then stage(softmax.build_weights(ctx)) end
             local repair <const>, functions <const> = context.build(ctx)
-            if repair then phase:add(repair) end
+            if repair then phase:add(repair).apart = not plan.straight end
             for _, fn in ipairs(functions) do stage(fn) end
             if problem.padded_queries == "zero" and not problem.output_projection then
                 stage(context.build_clear(ctx))

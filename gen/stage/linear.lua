@@ -90,6 +90,7 @@ function linear.build(phase, plan, projection, group, options)
         local inside <const> = projection.straight and 1 or row_group.count
         local fn <const> = phase:share(
             rows_function(plan, projection, group, options, row_group.size, inside, row))
+        fn.apart = not projection.straight
         for _ = 1, row_group.count // inside do
             calls[#calls + 1] = { fn = fn, row = row }
             row = row + inside * row_group.size
