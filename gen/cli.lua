@@ -6,6 +6,7 @@
 
 local argparse <const> = require("argparse")
 
+local bench <const> = require("gen.bench.verb")
 local config <const> = require("gen.config")
 local fs <const> = require("gen.fs")
 local generate <const> = require("gen.generate")
@@ -205,6 +206,17 @@ local function run_config(options)
     end
 end
 
+local function run_bench(options)
+    local is_fine <const> = bench.run(options, {
+        stop_usage = function(message) stop(BAD_USAGE, message) end,
+        stop_failure = function(message) stop(FAILURE, message) end,
+        load_variants = load_variants, new_progress = new_progress, write_files = write_files,
+    })
+    if not is_fine then
+        stop(FAILURE, "not every kernel was built and right: see the lines below the table")
+    end
+end
+
 local function list_isas(options)
     if options.markdown then
         io.stdout:write(M.isa_table())
@@ -302,6 +314,9 @@ local function build_parser()
     verb:option("--layer", "Layer of the checkpoint."):argname("N")
     add_set_option(verb)
 
+    verb = parser:command("bench", "Measure kernels beside the machine's peak and OpenBLAS.")
+    bench.add_options(verb, add_set_option)
+
     verb = parser:command("isas", "List the instruction sets, and what this machine can run.")
     verb:flag("--markdown", "Print the table of the README.")
 
@@ -312,7 +327,8 @@ local function build_parser()
     return parser
 end
 
-local VERBS <const> = { emit = emit, plan = plan, run = run_config, isas = list_isas }
+local VERBS <const> = { emit = emit, plan = plan, run = run_config, bench = run_bench,
+    isas = list_isas }
 
 local function report_problem(problem, verbose)
     if type(problem) == "table" and problem.exit_code then

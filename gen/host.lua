@@ -11,7 +11,24 @@ local M = {}
 
 local ARCH_NAMES <const> = { amd64 = "x86_64", arm64 = "aarch64" }
 
--- The machine described by two texts: {arch=, flags={name=true}}.
+-- "AMD EPYC (family 25, model 1)": hypervisors give one name to many kinds of CPU.
+local function cpu_name(cpuinfo, arch)
+    local text <const> = "\n" .. cpuinfo
+    local function field(name)
+        return text:match("\n" .. name .. "%s*:%s*([^\n]*)")
+    end
+    local model <const> = field("model name") or field("Model")
+    if field("cpu family") then
+        return ("%s (family %s, model %s)"):format(model or arch, field("cpu family"),
+            field("model") or "?")
+    elseif field("CPU part") then
+        return ("%s (implementer %s, part %s)"):format(model or arch, field("CPU implementer")
+            or "?", field("CPU part"))
+    end
+    return model or arch
+end
+
+-- The machine described by two texts: {arch=, cpu=, flags={name=true}}.
 function M.describe(machine, cpuinfo)
     local name <const> = machine:match("%S+") or "unknown"
     local flags <const> = {}
@@ -20,7 +37,8 @@ function M.describe(machine, cpuinfo)
     for flag in line:gmatch("%S+") do
         flags[flag] = true
     end
-    return { arch = ARCH_NAMES[name] or name, flags = flags }
+    local arch <const> = ARCH_NAMES[name] or name
+    return { arch = arch, cpu = cpu_name(cpuinfo, arch), flags = flags }
 end
 
 local this_machine

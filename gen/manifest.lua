@@ -40,10 +40,19 @@ local function sorted_keys(value, seen)
     end
 end
 
--- Floats with all their digits (dkjson prints 14).
+-- The shortest text that reads back as the same float.
+local function float_text(value)
+    for digits = 15, 16 do
+        local text <const> = ("%." .. digits .. "g"):format(value)
+        if tonumber(text) == value then return text end
+    end
+    return ("%.17g"):format(value)
+end
+
+-- Floats with all the digits they need (dkjson prints 14).
 local function exact_floats(value)
     if math.type(value) == "float" and value == value and math.abs(value) < math.huge then
-        return setmetatable({}, { __tojson = function() return ("%.17g"):format(value) end })
+        return setmetatable({}, { __tojson = function() return float_text(value) end })
     end
     if type(value) ~= "table" then return value end
     local copy <const> = setmetatable({}, getmetatable(value))

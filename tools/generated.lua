@@ -1,14 +1,19 @@
--- Keeps generated/, and in README.md the support table and the excerpt, equal to what the generator
--- says.
+-- Keeps generated/, and in README.md the support table, the excerpt and the benchmark tables, equal
+-- to what the generator and the recorded figures say.
 --   usage:  lua5.4 tools/generated.lua write|check     (from anywhere)
---   input:  generated/configs/*.lua, README.md
---   output: generated/*.{c,h,json} and the lines between the README's markers; with `check` nothing
---           is written, differences are listed and the exit status is 1
+--   input:  generated/configs/*.lua, docs/benchmarks/*.json, README.md
+--   output: generated/*.{c,h,json}, docs/benchmarks/*.html and the lines between the README's
+--           markers; with `check` nothing is written, differences are listed and the exit status
+--           is 1
 -- A file in generated/ that no config makes is an error too.
 
 local root <const> = arg[0]:match("^(.*)/[^/]*/[^/]*$") or "."
 package.path = ("%s/?.lua;%s/?/init.lua;%s"):format(root, root, package.path)
 
+local dkjson <const> = require("dkjson")
+
+local bench_page <const> = require("gen.bench.html")
+local bench_tables <const> = require("gen.bench.readme")
 local cli <const> = require("gen.cli")
 local config <const> = require("gen.config")
 local fs <const> = require("gen.fs")
@@ -16,6 +21,7 @@ local generate <const> = require("gen.generate")
 
 local OUTPUT <const> = fs.join(root, "generated")
 local README <const> = fs.join(root, "README.md")
+local BENCHMARKS <const> = "docs/benchmarks" -- as the README links to it
 
 -- The functions the README shows, all of one generated file.
 local EXCERPT <const> = { file = "tutorial_2x4x64.c", functions = { "softmax_4", "attend_4" } }
@@ -83,8 +89,29 @@ local function replace_section(text, name, content)
     return text:sub(1, start) .. content .. text:sub(stop)
 end
 
-local function readme_text(files)
-    local text <const> = replace_section(assert(fs.read(README)), "isas", cli.isa_table())
+-- {document=, link=} of every machine, and their pages.
+local function load_benchmarks()
+    local list <const>, pages <const> = {}, {}
+    local skeleton <const> = assert(fs.read(fs.join(root, "templates/bench.html.in")))
+    for _, name in ipairs(fs.list(fs.join(root, BENCHMARKS)) or {}) do
+        local stem <const> = name:match("^(.*)%.json$")
+        local path <const> = fs.join(root, fs.join(BENCHMARKS, name))
+        if stem then
+            local document <const>, _, problem = dkjson.decode(assert(fs.read(path)))
+            if not document or document.settings.short then
+                fail(path .. ": " .. (problem or "from a short run, whose figures mean nothing"))
+            end
+            list[#list + 1] = { document = document, link = BENCHMARKS .. "/" .. stem .. ".html" }
+            pages[#pages + 1] = { path = path:gsub("%.json$", ".html"),
+                text = bench_page.render(document, skeleton) }
+        end
+    end
+    return list, pages
+end
+
+local function readme_text(files, benchmarks)
+    local text = replace_section(assert(fs.read(README)), "isas", cli.isa_table())
+    text = replace_section(text, "benchmarks", bench_tables.tables(benchmarks))
     return replace_section(text, "excerpt", excerpt(files))
 end
 
@@ -142,7 +169,9 @@ local function main(verb)
         fail(table.concat(strays, "\n") .. "\nno config in generated/configs makes these: "
             .. "remove them")
     end
-    files[#files + 1] = { path = README, text = readme_text(files) }
+    local benchmarks <const>, pages <const> = load_benchmarks()
+    files[#files + 1] = { path = README, text = readme_text(files, benchmarks) }
+    table.move(pages, 1, #pages, #files + 1, files)
     VERBS[verb](files)
 end
 

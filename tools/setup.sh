@@ -2,7 +2,7 @@
 # Installs the Debian or Ubuntu packages that one make target needs: says so first, once, and only
 # when something is missing. Without root it prints the line to run and stops.
 #
-#   tools/setup.sh [--print] GROUP...     groups: demo minilm test lint check
+#   tools/setup.sh [--print] GROUP...     groups: bench demo minilm test lint check
 #
 # --print only says what is missing. Needs nothing but sh and dpkg/apt.
 set -eu
@@ -15,6 +15,9 @@ packages_of() {
     demo)
         echo "lua5.4 lua-argparse lua-dkjson lua-filesystem gcc libc6-dev libjansson-dev" \
             "libopenblas-dev"
+        ;;
+    bench)
+        echo "$(packages_of demo) clang ninja-build"
         ;;
     minilm)
         echo "$(packages_of demo) python3 python3-venv"

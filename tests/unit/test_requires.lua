@@ -35,7 +35,11 @@ local ORDER <const> = {
     { "bundle" },
     { "generate" },
     { "toolchain" },
-    { "run", "bench/build", "bench/measure" },
+    { "run", "bench/build", "bench/measure", "bench/statistics", "bench/blas", "bench/flops",
+        "bench/svg" },
+    { "bench/table" },
+    { "bench/html", "bench/readme", "bench/session" },
+    { "bench/verb" },
     { "cli" },
 }
 
@@ -165,8 +169,9 @@ end
 
 -- Modules that meet the outside world, and so are no function of config and version.
 local OUTSIDE <const> = {
-    ["bench/build"] = true, ["bench/measure"] = true, cli = true, fs = true, host = true, process = true, progress = true, run = true,
-    safetensors = true, toolchain = true,
+    ["bench/build"] = true, ["bench/measure"] = true, ["bench/session"] = true,
+    ["bench/verb"] = true, cli = true, fs = true, host = true, process = true, progress = true,
+    run = true, safetensors = true, toolchain = true,
 }
 
 -- A walk in Lua's own order is fine where the order cannot show: filling a table by the same key,

@@ -1,2 +1,0 @@
--- The attention layer of all-MiniLM-L6-v2: the shape the AVX bars are stated for.
-return { name = "minilm", seq_len = 128, d_model = 384, heads = 12, mask = "lengths" }
