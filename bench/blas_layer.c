@@ -37,7 +37,7 @@ typedef struct product {
 /* The packed block: this, and the floats it points to. */
 typedef struct layer {
     product first;  /* Q|K|V; Q alone with a second input */
-    product second; /* K|V of the second input */
+    product second; /* K|V of those */
     product output;
 } layer;
 
@@ -48,6 +48,12 @@ typedef struct sizes {
     size_t query_rows, key_rows; /* over the batch */
 } sizes;
 
+/* Whether K and V are projected from other rows than Q. */
+static int is_split(const ref_case *c)
+{
+    return c->cross || c->queries != REF_QUERIES_ALL;
+}
+
 static sizes get_sizes(const ref_case *c)
 {
     sizes n = {.q = c->heads * c->head_dim,
@@ -57,8 +63,8 @@ static sizes get_sizes(const ref_case *c)
                .query_rows = c->batch * c->seq_len,
                .key_rows = c->batch * c->kv_len};
     if (!c->sdpa) {
-        n.first = c->cross ? n.q : n.q + n.k + n.v;
-        n.second = c->cross ? n.k + n.v : 0;
+        n.first = is_split(c) ? n.q : n.q + n.k + n.v;
+        n.second = is_split(c) ? n.k + n.v : 0;
     }
     return n;
 }
@@ -181,19 +187,20 @@ static int pack(const attn_weights *w, void *packed)
     layer *l = packed;
     float *at = (void *)((char *)packed + header_bytes());
     memset(l, 0, sizeof *l);
-    l->first = place_product(&at, n.query_rows, c->d_model, n.first);
+    l->first = place_product(&at, c->queries == REF_QUERIES_ALL ? n.query_rows : c->seq_len,
+                             c->d_model, n.first);
     add_rows(&l->first, 0, w->q_weight, w->q_bias, n.q);
     product *keys = &l->first;
     size_t column = n.q;
-    if (c->cross) {
+    if (is_split(c)) {
         l->second = place_product(&at, n.key_rows, c->kv_dim, n.second);
         keys = &l->second;
         column = 0;
     }
     add_rows(keys, column, w->k_weight, w->k_bias, n.k);
     add_rows(keys, column + n.k, w->v_weight, w->v_bias, n.v);
-    int failed = finish_product(&l->first, c->q_bias || (!c->cross && (c->k_bias || c->v_bias)));
-    if (c->cross) {
+    int failed = finish_product(&l->first, c->q_bias || (!is_split(c) && (c->k_bias || c->v_bias)));
+    if (is_split(c)) {
         failed |= finish_product(&l->second, c->k_bias || c->v_bias);
     }
     if (c->output_projection) {
@@ -286,11 +293,15 @@ static int forward(const void *packed, const attn_args *a, void *workspace)
     heads v = {a->v, c->kv_heads * c->kv_len * c->v_head_dim, c->kv_len * c->v_head_dim,
                c->v_head_dim};
     if (!c->sdpa) {
-        run_product(&l->first, l->first.fastest, a->x, first);
+        for (size_t b = 0; b * l->first.rows < n.query_rows; b++) {
+            run_product(&l->first, l->first.fastest,
+                        a->x + (b * ref_x_rows(c) + ref_x_row(c, 0)) * c->d_model,
+                        first + b * l->first.rows * n.first);
+        }
         const float *keys = first + n.q;
         size_t row = n.first;
-        if (c->cross) {
-            run_product(&l->second, l->second.fastest, a->context, second);
+        if (is_split(c)) {
+            run_product(&l->second, l->second.fastest, c->cross ? a->context : a->x, second);
             keys = second;
             row = n.second;
         }

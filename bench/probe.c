@@ -271,6 +271,7 @@ static int call_once(session *s, const attn_args *args)
 /* One sample: `calls` calls between two turns of the gate. */
 static sample take_sample(session *s, const attn_args *args, size_t calls)
 {
+    const long preemptions = count_preemptions();
     const double before = rate_of_product();
     if (calls > 1) {
         call_once(s, args); /* what the gate has put out of L1 comes back */
@@ -283,7 +284,7 @@ static sample take_sample(session *s, const attn_args *args, size_t calls)
     const double after = rate_of_product();
     s->timed.best_gate = fmax(s->timed.best_gate, fmax(before, after));
     s->timed.best_peak = fmax(s->timed.best_peak, rate_of_peak());
-    return (sample){seconds, fmin(before, after)};
+    return (sample){seconds, fmin(before, after), count_preemptions() != preemptions};
 }
 
 static size_t choose_calls(session *s, const attn_args *args)

@@ -2,11 +2,13 @@
 #include "samples.h"
 
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <time.h>
 
 int sample_is_good(const samples *s, const sample *one, double floor)
 {
-    return s->best_gate >= floor * s->best_peak && one->gate >= GATE_SHARE * s->best_gate;
+    return !one->disturbed && s->best_gate >= floor * s->best_peak &&
+           one->gate >= GATE_SHARE * s->best_gate;
 }
 
 size_t samples_count_good(const samples *s, double floor)
@@ -52,4 +54,10 @@ double seconds_now(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+long count_preemptions(void)
+{
+    struct rusage usage;
+    return getrusage(RUSAGE_SELF, &usage) == 0 ? usage.ru_nivcsw : 0;
 }

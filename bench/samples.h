@@ -10,6 +10,7 @@ enum { SAMPLES_MAX = 2000 };
 typedef struct sample {
     double seconds; /* of one call */
     double gate;    /* flops per second of the product beside it, the slower of before and after */
+    int disturbed;  /* another program had the core meanwhile */
 } sample;
 
 typedef struct samples {
@@ -19,8 +20,9 @@ typedef struct samples {
     double best_peak; /* of the FMA loop */
 } samples;
 
-/* A sample is good when the product beside it ran at GATE_SHARE of the run's best, and that best at
- * `floor` of the FMA peak; all others are slow and never mixed with the good ones. */
+/* A sample is good when nothing else had the core, the product beside it ran at GATE_SHARE of the
+ * run's best, and that best at `floor` of the FMA peak; all others are slow and never mixed with the
+ * good ones. */
 #define GATE_SHARE 0.98
 int sample_is_good(const samples *s, const sample *one, double floor);
 
@@ -31,5 +33,8 @@ size_t samples_count_good(const samples *s, double floor);
 void samples_print(FILE *out, const samples *s, double floor, int good);
 
 double seconds_now(void);
+
+/* How often the scheduler has taken the core from this process. */
+long count_preemptions(void);
 
 #endif

@@ -60,7 +60,7 @@ function M.new(options)
     return setmetatable({ root = options.root, dir = options.dir, jobs = options.jobs or 2,
         compile_timeout = options.compile_timeout,
         capture = options.capture or process.capture, files = {}, edges = {}, made = {}, items = {},
-        probes = {}, objects = {} }, Builder)
+        probes = {} }, Builder)
 end
 
 local function quote_all(words)
@@ -115,27 +115,23 @@ function Builder:includes()
         self:source("runtime/include") }
 end
 
+-- One object of a probe; its place says by which compiler, and with `kind` for which ISA.
+function Builder:probe_object(source, flags, compiler, kind)
+    local dir <const> = fs.join(self.dir, "probe/" .. compiler.label)
+    return self:edge("cc", fs.join(dir, (kind or "any") .. "/" .. source:gsub("[/.]", "_") .. ".o"),
+        { self:source(source) }, { { "cc", quote_all(compiler.words) },
+            { "flags", quote_all(extend(flags, self:includes())) } })
+end
+
 -- The objects of a probe for one ISA by one compiler, without its subject.
 function Builder:probe_objects(isa_name, compiler)
     local data <const> = isa.get(isa_name)
-    local dir <const> = fs.join(self.dir, ("probe/%s-%s"):format(isa_name, compiler.label))
-    local key <const> = dir
-    if self.objects[key] then
-        return self.objects[key]
-    end
-    local cc <const> = quote_all(compiler.words)
     local objects <const> = {}
-    local function add(source, flags)
-        objects[#objects + 1] = self:edge("cc", fs.join(dir, source:gsub("[/.]", "_") .. ".o"),
-            { self:source(source) }, { { "cc", cc },
-                { "flags", quote_all(extend(flags, self:includes())) } })
+    for index, source in ipairs(PROBE_SOURCES) do
+        objects[index] = self:probe_object(source, PROBE_FLAGS, compiler)
     end
-    for _, source in ipairs(PROBE_SOURCES) do
-        add(source, PROBE_FLAGS)
-    end
-    add("bench/machine.c", extend(MACHINE_FLAGS, data.flags,
-        { "-DLANES=" .. data.lanes, "-DREGISTERS=" .. data.registers }))
-    self.objects[key] = objects
+    objects[#objects + 1] = self:probe_object("bench/machine.c", extend(MACHINE_FLAGS, data.flags,
+        { "-DLANES=" .. data.lanes, "-DREGISTERS=" .. data.registers }), compiler, isa_name)
     return objects
 end
 
@@ -148,19 +144,14 @@ function Builder:add_probe(isa_name)
     if not compiler then
         return nil, message
     end
-    local objects <const> = extend(self:probe_objects(isa_name, compiler))
-    local cc <const> = quote_all(compiler.words)
-    local dir <const> = fs.join(self.dir, ("probe/%s-%s"):format(isa_name, compiler.label))
+    local objects <const> = self:probe_objects(isa_name, compiler)
     for _, source in ipairs(LIBRARY_SOURCES) do
-        objects[#objects + 1] = self:edge("cc", fs.join(dir, source:gsub("[/.]", "_") .. ".o"),
-            { self:source(source) }, { { "cc", cc },
-                { "flags", quote_all(extend(PROBE_FLAGS, self:includes())) } })
+        objects[#objects + 1] = self:probe_object(source, PROBE_FLAGS, compiler)
     end
-    objects[#objects + 1] = self:edge("cc", fs.join(dir, "bench_blas_softmax_c.o"),
-        { self:source("bench/blas_softmax.c") },
-        { { "cc", cc }, { "flags", quote_all(extend(SOFTMAX_FLAGS, self:includes())) } })
-    local program <const> = self:edge("link", fs.join(dir, "probe"), objects,
-        { { "cc", cc }, { "libs", "-ldl -lm" } })
+    objects[#objects + 1] = self:probe_object("bench/blas_softmax.c", SOFTMAX_FLAGS, compiler)
+    local program <const> = self:edge("link", fs.join(self.dir, ("probe/%s/%s/probe"):format(
+        compiler.label, isa_name)), objects,
+        { { "cc", quote_all(compiler.words) }, { "libs", "-ldl -lm" } })
     self.probes[isa_name] = program
     return program
 end

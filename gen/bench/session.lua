@@ -21,8 +21,10 @@ M.FORMAT = 1
 -- Work below which a call is so short that what the caches hold decides: measured cold as well.
 local COLD_FLOPS <const> = 1e6
 
-local FULL <const> = { rounds = 3, seconds = 0.3, cold = 31, screening = 0.05 }
-local SHORT <const> = { rounds = 1, seconds = 0.01, samples = 5, cold = 3, screening = 0.001 }
+-- `patience`: for how many times the rounds to go on with what has too few good samples.
+local FULL <const> = { rounds = 3, patience = 3, seconds = 0.3, cold = 31, screening = 0.05 }
+local SHORT <const> = { rounds = 1, patience = 1, seconds = 0.01, samples = 5, cold = 3,
+    screening = 0.001 }
 
 -- The vector ISAs this machine runs, or all it runs when there is none.
 function M.default_isas()
@@ -148,21 +150,34 @@ local function measure_once(subject, round, options, is_cold)
     return measure.run_blas(subject.probe, subject.case, subject.blas, limits)
 end
 
+local function take_turn(subject, round, options, is_cold)
+    local one, problem = measure_once(subject, round, options, is_cold)
+    subject.rounds[#subject.rounds + 1] = one
+    if not one then
+        subject.result.failure = { kind = problem.kind, message = problem.message,
+            max_error = problem.result and problem.result.max_error }
+    end
+end
+
+-- Whether a subject takes part in a round: all do at first, later those with too few good samples.
+local function wants_turn(subject, round, options)
+    return not subject.result.failure and (round <= options.rounds
+        or statistics.count_good(subject.rounds) < statistics.MIN_GOOD)
+end
+
 -- All subjects of a shape in turns, so that none has a quieter machine than the others.
 local function measure_shape(entry, subjects, options)
     local is_cold <const> = total_flops(entry) < COLD_FLOPS
-    for round = 1, options.rounds do
+    for _, subject in ipairs(subjects) do
+        subject.rounds = {}
+    end
+    for round = 1, options.patience * options.rounds do
         for _, subject in ipairs(subjects) do
-            local what <const> = subject.item and subject.item.compiler or "OpenBLAS"
-            options.step(("%s, %s, round %d"):format(entry.id, what, round))
-            if not subject.result.failure then
-                local one, problem = measure_once(subject, round, options, is_cold)
-                subject.rounds = subject.rounds or {}
-                subject.rounds[round] = one
-                if not one then
-                    subject.result.failure = { kind = problem.kind, message = problem.message,
-                        max_error = problem.result and problem.result.max_error }
-                end
+            if wants_turn(subject, round, options) then
+                options.step(("%s, %s, round %d"):format(entry.id,
+                    subject.item and subject.item.compiler or "OpenBLAS", round),
+                    round > options.rounds)
+                take_turn(subject, round, options, is_cold)
             end
         end
     end
@@ -209,7 +224,8 @@ local function describe_machine(builder, options)
     return machine
 end
 
--- How many steps run() takes: builds, then every subject of every shape in every round.
+-- How many steps run() takes at most, extra rounds aside: the builds, then every subject of every
+-- shape in every round.
 function M.count_steps(shapes, options)
     local rounds <const> = options.rounds or (options.short and SHORT or FULL).rounds
     local subjects <const> = #options.isas * #options.compilers + (options.no_blas and 0 or 2)
@@ -217,7 +233,8 @@ function M.count_steps(shapes, options)
 end
 
 -- options: root, dir, isas, compilers (names), short, rounds, seconds, cpu, runner, push, no_blas,
--- jobs, step(label). Returns the document, or nil and a message when nothing can be measured.
+-- jobs, step(label, is_extra). Returns the document, or nil and a message when nothing can be
+-- measured.
 function M.run(shapes, given)
     local options <const> = setmetatable({}, { __index = function(_, key)
         local value <const> = given[key]

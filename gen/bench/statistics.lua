@@ -4,6 +4,9 @@
 
 local M = {}
 
+-- A best of fewer good samples than this is no figure.
+M.MIN_GOOD = 5
+
 local function gather(rounds, key)
     local all <const> = {}
     for _, round in ipairs(rounds) do
@@ -38,6 +41,11 @@ local function largest(rounds, key)
     return value
 end
 
+-- How many good samples all rounds have together.
+function M.count_good(rounds)
+    return #gather(rounds, "samples_us")
+end
+
 -- Fields with the meaning of docs/benchmarking.md.
 function M.merge(rounds)
     local good <const>, slow <const> = gather(rounds, "samples_us"), gather(rounds,
@@ -55,7 +63,7 @@ function M.merge(rounds)
         pack_us = first.pack_us, cold_best_us = first.cold_best_us,
         cold_median_us = first.cold_median_us, right = true,
     }
-    if #good > 0 then
+    if #good >= M.MIN_GOOD then
         merged.best_us, merged.median_us = good[1], M.quantile(good, 0.5)
         merged.deciles_us = deciles(good)
     end

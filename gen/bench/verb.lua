@@ -95,9 +95,9 @@ local function default_shapes(root)
             shapes[#shapes + 1] = { id = id, record = records[1],
                 work = count.projections + count.core }
         else
+            local first <const> = config.format_errors(errors):match("^[^\n]*")
             refused[#refused + 1] = { id = id,
-                refused = ("%s = %s"):format(errors[1].key or "?",
-                    errors[1].message or "invalid") }
+                refused = first:gsub("^.-%.lua: ", ""):gsub(" %(allowed: .*$", "") }
         end
     end
     table.sort(shapes, function(a, b) return a.work < b.work end)
@@ -216,7 +216,10 @@ function M.run(options, tools)
         compilers = options.compilers, short = options.short, rounds = options.rounds,
         seconds = options.seconds, cpu = options.cpu, runner = options.runner,
         push = options.push, no_blas = options.no_blas,
-        step = function(label) bar:step(label) end })
+        step = function(label, is_extra)
+            bar.total = bar.total + (is_extra and 1 or 0)
+            bar:step(label)
+        end })
     bar:finish()
     if not document then
         tools.stop_failure(message)

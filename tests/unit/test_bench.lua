@@ -84,29 +84,32 @@ end
 function TestBenchStatistics:test_rounds_are_merged_but_states_are_not()
     local merged <const> = statistics.merge({
         round_of({ 4.0, 3.0 }, { 1.0 }, { peak_gflops = 90.0, first_call_us = 20.0 }),
-        round_of({ 5.0 }, { 8.0, 6.0 }),
+        round_of({ 5.0, 4.5, 3.5 }, { 8.0, 6.0 }),
     })
     lu.assertEquals(merged.best_us, 3.0)
     lu.assertEquals(merged.median_us, 4.0)
     lu.assertEquals(merged.slow_best_us, 1.0)
     lu.assertEquals(merged.slow_median_us, 6.0)
-    lu.assertEquals({ merged.good_samples, merged.slow_samples, merged.rounds }, { 3, 3, 2 })
+    lu.assertEquals({ merged.good_samples, merged.slow_samples, merged.rounds }, { 5, 3, 2 })
     lu.assertEquals(merged.peak_gflops, 100.0)
     lu.assertEquals(merged.first_call_us, 20.0) -- the process that ran first
     lu.assertEquals(#merged.deciles_us, 11)
     lu.assertEquals({ merged.deciles_us[1], merged.deciles_us[11] }, { 3.0, 5.0 })
-    local none <const> = statistics.merge({ round_of({}, { 2.0 }) })
-    lu.assertNil(none.best_us)
-    lu.assertEquals(none.slow_best_us, 2.0)
+    local few <const> = statistics.merge({ round_of({ 1.0, 1.0, 1.0, 1.0 }, { 2.0 }) })
+    lu.assertNil(few.best_us)
+    lu.assertEquals(few.slow_best_us, 2.0)
+    lu.assertEquals(few.good_samples, 4)
 end
 
 function TestBenchStatistics:test_the_limit_is_whichever_takes_longer()
-    local compute <const> = statistics.merge({ round_of({ 20.0 }, {}) })
+    local five <const> = { 20.0, 20.0, 20.0, 20.0, 20.0 }
+    local compute <const> = statistics.merge({ round_of(five, {}) })
     statistics.add_limit(compute, 1000000)
     lu.assertEquals(compute.limit, "peak")
     lu.assertAlmostEquals(compute.bound_us, 10.0, 1e-9)
     lu.assertAlmostEquals(compute.percent_of_limit, 50.0, 1e-9)
-    local load <const> = statistics.merge({ round_of({ 20.0 }, {}, { traffic_bytes = 800000 }) })
+    local load <const> = statistics.merge({ round_of(five, {},
+        { traffic_bytes = 800000 }) })
     statistics.add_limit(load, 1000)
     lu.assertEquals(load.limit, "bandwidth")
     lu.assertAlmostEquals(load.bound_us, 16.0, 1e-9)
@@ -155,7 +158,7 @@ end
 TestBenchReport = {}
 
 local function result_of(extra)
-    local result <const> = statistics.merge({ round_of({ 20.0, 21.0 }, { 30.0 }) })
+    local result <const> = statistics.merge({ round_of({ 20.0, 20.0, 20.5, 21.0, 21.0 }, { 30.0 }) })
     statistics.add_limit(result, 1000000)
     for key, value in pairs(extra) do
         result[key] = value
