@@ -10,6 +10,7 @@ local flops <const> = require("gen.bench.flops")
 local fs <const> = require("gen.fs")
 local host <const> = require("gen.host")
 local html <const> = require("gen.bench.html")
+local readme <const> = require("gen.bench.readme")
 local statistics <const> = require("gen.bench.statistics")
 local support <const> = require("tests.unit.support")
 local svg <const> = require("gen.bench.svg")
@@ -158,7 +159,8 @@ end
 TestBenchReport = {}
 
 local function result_of(extra)
-    local result <const> = statistics.merge({ round_of({ 20.0, 20.0, 20.5, 21.0, 21.0 }, { 30.0 }) })
+    local result <const> = statistics.merge({
+        round_of({ 20.0, 20.0, 20.5, 21.0, 21.0 }, { 30.0 }) })
     statistics.add_limit(result, 1000000)
     for key, value in pairs(extra) do
         result[key] = value
@@ -229,6 +231,18 @@ function TestBenchReport:test_page()
     local empty <const> = document()
     empty.shapes = { empty.shapes[2] }
     lu.assertStrContains(html.render(empty, skeleton), "Nothing was measured")
+end
+
+function TestBenchReport:test_readme_table()
+    local text <const> = readme.tables({ { document = document(), link = "docs/x.html" } })
+    lu.assertStrContains(text, "Test <CPU>, one core; FMA peak avx2 100 GF/s; gcc 12. "
+        .. "[All figures](docs/x.html)")
+    lu.assertStrContains(text, "| shape | µs | of the limit | OpenBLAS as packaged | "
+        .. "OpenBLAS, fastest core | PyTorch 2.13 |\n|---|---|---|---|---|---|\n")
+    lu.assertStrContains(text, "| one | 19.00 | 50 % peak, avx2 clang | 2.00× Haswell | "
+        .. "2.00× Haswell | 3.00× |")
+    lu.assertNotStrContains(text, "two")
+    lu.assertStrContains(readme.tables({}), "make bench-record")
 end
 
 function TestBenchReport:test_log_scale()
