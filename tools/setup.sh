@@ -2,7 +2,7 @@
 # Installs the Debian or Ubuntu packages that one make target needs: says so first, once, and only
 # when something is missing. Without root it prints the line to run and stops.
 #
-#   tools/setup.sh [--print] GROUP...     groups: bench demo minilm test lint check
+#   tools/setup.sh [--print] GROUP...     groups: bench peers demo minilm test lint check
 #
 # --print only says what is missing. Needs nothing but sh and dpkg/apt.
 set -eu
@@ -19,12 +19,16 @@ packages_of() {
     bench)
         echo "$(packages_of demo) clang ninja-build"
         ;;
+    peers)
+        echo "$(packages_of bench) g++ python3 python3-dev python3-venv"
+        ;;
     minilm)
         echo "$(packages_of demo) python3 python3-venv"
         ;;
     test)
         echo "$(packages_of demo) lua-penlight lua-unit g++ clang $(clang_runtime)" \
-            "libcriterion-dev libsimde-dev ninja-build valgrind binutils locales $(cross_packages)"
+            "libcriterion-dev libsimde-dev ninja-build valgrind binutils locales python3" \
+            "$(cross_packages)"
         ;;
     lint)
         echo "lua5.4 lua-argparse lua-dkjson lua-filesystem lua-check gcc libc6-dev" \

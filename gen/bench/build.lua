@@ -156,6 +156,31 @@ function Builder:add_probe(isa_name)
     return program
 end
 
+-- The path of the shared object through which another language's process runs layers in C
+-- (bench/peers/runner.c): subjects and gauge of the probe, weights and inputs from outside.
+function Builder:add_runner(isa_name)
+    local data <const> = isa.get(isa_name)
+    local compiler, message = M.default_compiler(host.current().arch)
+    if not compiler then
+        return nil, message
+    end
+    local objects <const> = {}
+    local function add(flags, kind, ...)
+        for _, source in ipairs({ ... }) do
+            objects[#objects + 1] = self:probe_object(source, extend(flags, { "-fPIC" }), compiler,
+                kind .. "-pic")
+        end
+    end
+    add(PROBE_FLAGS, "any", "bench/peers/runner.c", "bench/samples.c", "bench/subject.c",
+        "tests/reference/ref_case.c", table.unpack(LIBRARY_SOURCES))
+    add(SOFTMAX_FLAGS, "any", "bench/blas_softmax.c")
+    add(extend(MACHINE_FLAGS, data.flags,
+        { "-DLANES=" .. data.lanes, "-DREGISTERS=" .. data.registers }), isa_name,
+        "bench/machine.c")
+    return self:edge("shared", fs.join(self.dir, ("probe/%s/%s/runner.so"):format(compiler.label,
+        isa_name)), objects, { { "cc", quote_all(compiler.words) } })
+end
+
 -- gcc, else clang, for an architecture.
 function M.default_compiler(arch)
     local compiler, message

@@ -1,0 +1,309 @@
+"""One shape: everybody gets the same tensors, shows its output, then they take turns."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+import time
+from array import array
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Callable
+
+from . import judge, tensors
+from .contenders import Contender, environment
+from .problem import Problem
+from .protocol import Worker, WorkerFailed
+from .samples import Machine, Samples
+
+START_SECONDS = 180.0   # for a worker to import its library
+BUILD_SECONDS = 900.0   # for one form of a layer: compilers are slow
+SAMPLE_SECONDS = 1e-3   # a sample is at least this long
+CALIBRATIONS = 3        # samples that choose between the forms of one library
+SLACK_SECONDS = 60.0    # beyond what a sample should take
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to measure: about `seconds` a contender, within these numbers of rounds."""
+
+    seconds: float = 1.0
+    min_rounds: int = 7
+    max_rounds: int = 200
+    patience: float = 4.0  # times `seconds`, while good samples are missing
+
+
+@dataclass
+class Entry:
+    """A contender on one shape."""
+
+    contender: Contender
+    worker: Worker | None = None
+    version: str = ""
+    variant: str = ""
+    library: str = ""        # what a BLAS says of itself
+    core: str = ""
+    error: str = ""          # why it is not timed, and the kind of failure
+    failure: str = ""
+    notes: list[str] = field(default_factory=list)  # forms that do not fit, or are wrong
+    output: array | None = None
+    max_error: float | None = None
+    difference: float | None = None
+    build_seconds: float = 0.0
+    first_seconds: float = 0.0
+    calls: int = 1
+    samples: Samples = field(default_factory=Samples)
+    settings: list[str] = field(default_factory=list)
+
+    def fail(self, kind: str, text: str) -> None:
+        self.failure, self.error = kind, text
+
+
+class Workers:
+    """Worker processes by contender; one that died is started again for the next shape."""
+
+    def __init__(self, scratch: Path, command: Callable[[Contender], list[str]] | None = None):
+        self._scratch = scratch
+        self._command = command or python_worker
+        self._running: dict[str, tuple[Worker, dict, str]] = {}
+
+    def get(self, contender: Contender) -> tuple[Worker, str]:
+        """(worker, version); raises WorkerFailed when the library cannot even be loaded."""
+        worker, options, version = self._running.get(contender.id, (None, None, ""))
+        if worker and worker.alive and options == contender.options:
+            return worker, version
+        if worker:
+            worker.close()
+        log = self._scratch / f"{contender.id}.log"
+        log.write_bytes(b"")
+        worker = Worker(self._command(contender), environment(contender, self._scratch), log)
+        try:
+            version = worker.ask({"do": "describe"}, START_SECONDS)["version"]
+        except WorkerFailed:
+            worker.close()
+            raise
+        self._running[contender.id] = (worker, contender.options, version)
+        return worker, version
+
+    def close(self) -> None:
+        for worker, _, _ in self._running.values():
+            worker.close()
+        self._running.clear()
+
+
+def python_worker(contender: Contender) -> list[str]:
+    return [sys.executable, "-m", "bench.peers.worker", json.dumps(contender.options)]
+
+
+class Session:
+    """Measures contenders on shapes; `machine` remembers the best state across all of them."""
+
+    def __init__(self, workers: Workers, scratch: Path, effort: Effort,
+                 say: Callable[[str], None]) -> None:
+        self._workers, self._scratch = workers, scratch
+        self._effort, self._say = effort, say
+        self.machine = Machine()
+
+    # -- one request each -------------------------------------------------------------------------
+
+    def _build(self, entry: Entry, variant: str) -> array:
+        """Builds one form and returns its output."""
+        file = self._scratch / f"{entry.contender.id}.y"
+        answer = entry.worker.ask({"do": "build", "variant": variant, "output": str(file)},
+                                  BUILD_SECONDS)
+        entry.variant = variant
+        entry.library, entry.core = answer.get("library", ""), answer.get("core", "")
+        entry.build_seconds, entry.first_seconds = answer["build_seconds"], answer["first_seconds"]
+        return tensors.load(file, answer["kind"])
+
+    def _sample(self, entry: Entry, calls: int) -> tuple[float, list[float], bool]:
+        """(seconds of one call, products before and after, whether something else ran)."""
+        answer = entry.worker.ask({"do": "sample", "calls": calls},
+                                  SLACK_SECONDS + 20.0 * entry.first_seconds * calls)
+        self.machine.see(answer["products"], answer["peak"])
+        return answer["seconds"] / calls, answer["products"], answer["disturbed"]
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def double(self, p: Problem, contender: Contender, directory: Path) -> array | None:
+        """The answer in double precision; None, said, when numpy is missing."""
+        entry = Entry(contender)
+        try:
+            self._open(entry, p, directory)
+            return self._build(entry, "double")
+        except WorkerFailed as problem:
+            self._say(f"no double-precision answer ({problem}); outputs are compared with ours only")
+            return None
+
+    def is_missing(self, contender: Contender) -> str:
+        """Why the library cannot be loaded at all; empty when it can."""
+        try:
+            self._workers.get(contender)
+        except WorkerFailed as problem:
+            return str(problem)
+        return ""
+
+    def _open(self, entry: Entry, p: Problem, directory: Path) -> list[str]:
+        entry.worker, entry.version = self._workers.get(entry.contender)
+        request = {"do": "list", "problem": dataclasses.asdict(p), "tensors": str(directory)}
+        return entry.worker.ask(request, START_SECONDS)["variants"]
+
+    def prepare(self, entry: Entry, p: Problem, directory: Path, truth: array | None,
+                ours: array | None) -> None:
+        """Gets a contender ready, or says in the entry why it cannot take part."""
+        if entry.contender.alternatives:
+            self._choose_alternative(entry, p, directory, truth, ours)
+        else:
+            self._choose_form(entry, p, directory, truth, ours)
+
+    def _choose_alternative(self, entry: Entry, p: Problem, directory: Path, truth: array | None,
+                            ours: array | None) -> None:
+        """The fastest of the cores a BLAS may be forced to, each in a process of its own."""
+        best: tuple[float, Entry] | None = None
+        for contender in entry.contender.alternatives:
+            trial, label = Entry(contender), contender.core or "its own choice"
+            self._choose_form(trial, p, directory, truth, ours)
+            if not trial.error and contender.core.lower() not in ("", trial.core.lower()):
+                trial.fail("failed", f"not in this library, which takes {trial.core}")
+            if trial.error:
+                entry.notes.append(f"core {label}: {trial.error}")
+                continue
+            try:
+                seconds = self._quick_time(trial)
+            except WorkerFailed as problem:
+                entry.notes.append(f"core {label}: {problem}")
+                continue
+            if best is None or seconds < best[0]:
+                best = (seconds, trial)
+        if best is None:
+            entry.fail("failed", "; ".join(entry.notes))
+            return
+        for item in dataclasses.fields(Entry):
+            if item.name not in ("contender", "notes", "samples", "settings"):
+                setattr(entry, item.name, getattr(best[1], item.name))
+
+    def _quick_time(self, entry: Entry) -> float:
+        return min(self._sample(entry, entry.calls)[0]
+                   for _ in range(CALIBRATIONS))
+
+    def _choose_form(self, entry: Entry, p: Problem, directory: Path, truth: array | None,
+                     ours: array | None) -> None:
+        """Builds every form of the layer that this library has, checks each, keeps the fastest."""
+        try:
+            names = self._open(entry, p, directory)
+        except WorkerFailed as problem:
+            entry.fail(problem.kind, str(problem))
+            return
+        best: tuple[float, str] | None = None
+        for name in names:
+            try:
+                seconds = self._try_form(entry, p, name, truth, ours, len(names) > 1)
+            except WorkerFailed as problem:
+                entry.notes.append(f"{name}: {problem}")
+                if not entry.worker.alive:
+                    try:
+                        self._open(entry, p, directory)
+                    except WorkerFailed as again:
+                        entry.fail(again.kind, str(again))
+                        return
+                continue
+            if seconds is not None and (best is None or seconds < best[0]):
+                best = (seconds, name)
+        if best is None:
+            wrong = any("wrong by" in note for note in entry.notes)
+            entry.fail("wrong" if wrong else "failed", "; ".join(entry.notes) or "nothing to build")
+            return
+        try:
+            if entry.variant != best[1]:
+                self._check(entry, p, self._build(entry, best[1]), truth, ours)
+            entry.calls = self._calibrate(entry)
+        except WorkerFailed as problem:
+            entry.fail(problem.kind, str(problem))
+
+    def _check(self, entry: Entry, p: Problem, y: array, truth: array | None,
+               ours: array | None) -> bool:
+        """Keeps the output and its distances; whether it is right."""
+        reference = truth if truth is not None else ours
+        entry.output = y
+        entry.max_error = None if truth is None else judge.difference(p, y, truth)
+        entry.difference = None if ours is None else judge.difference(p, y, ours)
+        distance = entry.max_error if truth is not None else entry.difference
+        return distance is None or distance <= judge.bound(reference)
+
+    def _try_form(self, entry: Entry, p: Problem, name: str, truth: array | None,
+                  ours: array | None, choose: bool) -> float | None:
+        """Seconds a call of this form takes, None when its output is wrong."""
+        if not self._check(entry, p, self._build(entry, name), truth, ours):
+            distance = entry.difference if truth is None else entry.max_error
+            entry.notes.append(f"{name}: wrong by {distance:.3g}, not timed")
+            entry.variant = ""
+            return None
+        if not choose:
+            return 0.0
+        entry.calls = self._calibrate(entry)
+        return self._quick_time(entry)
+
+    def _calibrate(self, entry: Entry) -> int:
+        """Calls that make a sample long enough."""
+        calls = 1
+        while True:
+            seconds = self._sample(entry, calls)[0]
+            if seconds * calls >= SAMPLE_SECONDS / 2 or calls >= 1 << 20:
+                return max(1, math.ceil(SAMPLE_SECONDS / max(seconds, 1e-9)))
+            calls *= 4
+
+    def take_turns(self, entries: list[Entry]) -> None:
+        """Rounds of one sample each, everybody first in turn, until time is up."""
+        effort, start = self._effort, time.monotonic()
+        budget = effort.seconds * len(entries)
+        for turn in range(effort.max_rounds):
+            running = [entry for entry in entries if not entry.error]
+            if not running:
+                return
+            for step in range(len(running)):
+                entry = running[(turn + step) % len(running)]
+                try:
+                    entry.samples.add(*self._sample(entry, entry.calls))
+                except WorkerFailed as problem:
+                    entry.fail(problem.kind, str(problem))
+            spent = time.monotonic() - start
+            waiting = not all(entry.samples.enough(self.machine)
+                              for entry in running if not entry.error)
+            if turn + 1 >= effort.min_rounds and spent >= budget and (
+                    not waiting or spent >= effort.patience * budget):
+                return
+
+    def measure(self, p: Problem, contenders: list[Contender], double: Contender,
+                directory: Path) -> list[Entry]:
+        """All contenders on one problem, ours first."""
+        tensors.create(p, directory)
+        truth = self.double(p, double, directory)
+        entries, ours = [], None
+        for contender in contenders:
+            entry = Entry(contender, settings=list(contender.settings))
+            entries.append(entry)
+            self._say(f"{p.name}: {contender.title}")
+            self.prepare(entry, p, directory, truth, ours)
+            if ours is None and contender.ours and not entry.error:
+                ours, entry.difference = entry.output, 0.0
+        entries = drop_twins(entries)
+        self._say(f"{p.name}: taking turns")
+        self.take_turns([entry for entry in entries if not entry.error])
+        return entries
+
+
+def drop_twins(entries: list[Entry]) -> list[Entry]:
+    """One entry where a library's fastest core is the one it takes by itself."""
+    kept: list[Entry] = []
+    for entry in entries:
+        twin = next((other for other in kept if other.core and other.core == entry.core
+                     and other.library == entry.library and not other.error
+                     and not entry.error), None)
+        if twin:
+            twin.settings += entry.settings
+            twin.notes += entry.notes
+        else:
+            kept.append(entry)
+    return kept

@@ -1,0 +1,137 @@
+"""The document as text: for every shape a line a contender, at the end one line a shape."""
+
+from __future__ import annotations
+
+Result = dict
+
+HEADER = ["", "best us", "median", "% of", "x ours", "max error", "from ours", "first us",
+          "good/slow", "form"]
+LEFT = (0, len(HEADER) - 1)
+
+
+def ratio(result: Result, ours: list[Result]) -> tuple[float | None, bool]:
+    """(how many times as long as our fastest, True in the slow state); states never meet."""
+    for key in ("best_us", "slow_best_us"):
+        rivals = [rival[key] for rival in ours if key in rival]
+        if key in result and rivals:
+            return result[key] / min(rivals), key == "slow_best_us"
+    return None, False
+
+
+def number(value: float | None) -> str:
+    """1234567.8 -> "1234568", 0.15123 -> "0.151"."""
+    if value is None:
+        return "-"
+    digits = 0 if value >= 1000 else 1 if value >= 100 else 2 if value >= 10 else 3
+    return f"{value:.{digits}f}"
+
+
+def stated(text: str, slow: bool) -> str:
+    """Figures of the slow state are in parentheses."""
+    return f"({text})" if slow else text
+
+
+def time_text(result: Result, key: str) -> str:
+    slow = key not in result
+    return stated(number(result.get(f"slow_{key}" if slow else key)), slow)
+
+
+def times(result: Result, ours: list[Result]) -> str:
+    value, slow = ratio(result, ours)
+    return "-" if value is None else stated(f"{value:.2f}", slow)
+
+
+def share(result: Result) -> str:
+    slow = "percent_of_limit" not in result
+    value = result.get("slow_percent_of_limit" if slow else "percent_of_limit")
+    return "-" if value is None else stated(f"{value:.1f}", slow) + f" {result['limit']}"
+
+
+def who(result: Result) -> str:
+    if result["subject"] == "attngen":
+        return f"attngen {result['isa']} {result['compiler']}"
+    core = f" {result['core']}" if "core" in result else ""
+    return result["label"] + core
+
+
+def error_text(result: Result, key: str) -> str:
+    return f"{result[key]:.1e}" if key in result else "-"
+
+
+def cells(result: Result, ours: list[Result]) -> list[str]:
+    return [who(result), time_text(result, "best_us"), time_text(result, "median_us"),
+            share(result), times(result, ours), error_text(result, "max_error"),
+            error_text(result, "difference"), number(result["first_call_us"]),
+            f"{result['good_samples']}/{result['slow_samples']}", result.get("form", "")]
+
+
+def align(rows: list[list[str]], left: tuple[int, ...]) -> list[str]:
+    """Rows of text in columns; all but `left` are flush right."""
+    widths = [max(len(line[at]) for line in rows) for at in range(len(rows[0]))]
+    return ["  " + "  ".join(
+        cell.ljust(width) if at in left else cell.rjust(width)
+        for at, (cell, width) in enumerate(zip(line, widths))).rstrip() for line in rows]
+
+
+def split(shape: dict) -> tuple[list[Result], list[Result]]:
+    """(timed results, those of them that are ours)."""
+    timed = [result for result in shape["results"] if "failure" not in result]
+    return timed, [result for result in timed if result["subject"] == "attngen"]
+
+
+def shape_text(shape: dict) -> str:
+    if "refused" in shape:
+        return f"\n{shape['id']}: refused: {shape['refused']}"
+    timed, ours = split(shape)
+    lines = ["", shape["id"]]
+    if timed:
+        lines += align([HEADER, *(cells(result, ours) for result in timed)], LEFT)
+    for result in shape["results"]:
+        if "failure" in result:
+            failure = result["failure"]
+            lines.append(f"  {who(result)}: {failure['kind']}: {failure['message']}")
+        lines += [f"  {who(result)}: {note}" for note in result.get("notes", ())
+                  if "wrong by" in note]
+    return "\n".join(lines)
+
+
+def summary_text(shapes: list[dict]) -> str:
+    """How many times as long as our fastest kernel every other one takes."""
+    columns: dict[str, str] = {}
+    for shape in shapes:
+        for result in split(shape)[0]:
+            if result["subject"] != "attngen":
+                columns.setdefault(column_of(result), who_short(result))
+    rows = [["", "ours us", *columns.values(), "fastest other"]]
+    for shape in shapes:
+        timed, ours = split(shape)
+        others = {column_of(result): result for result in timed if result["subject"] != "attngen"}
+        known = {key: ratio(result, ours)[0] for key, result in others.items()}
+        known = {key: value for key, value in known.items() if value is not None}
+        first = min(known, key=known.get, default=None)
+        fastest = min(ours, key=lambda one: (one.get("best_us", float("inf")),
+                                             one.get("slow_best_us", 0.0)), default={})
+        rows.append([shape["id"], time_text(fastest, "best_us"),
+                     *(times(others[key], ours) if key in others else "-" for key in columns),
+                     f"{columns[first]} {known[first]:.2f}" if first else "-"])
+    return "\n".join(["", "Time as a multiple of ours (above 1: ours is faster; in parentheses: the "
+                      "machine's slow state)", *align(rows, (0, len(rows[0]) - 1))])
+
+
+def column_of(result: Result) -> str:
+    return f"{result['subject']} {'fastest' if 'fastest' in result.get('settings', ()) else ''}"
+
+
+def who_short(result: Result) -> str:
+    """The label without its version."""
+    words = result["label"].split(" ")
+    while len(words) > 1 and words[-1][:1].isdigit():
+        words.pop()
+    return " ".join(words)
+
+
+def libraries_text(shapes: list[dict]) -> str:
+    """What every BLAS says of itself, once."""
+    seen = {result["library"]: None for shape in shapes for result in shape["results"]
+            if "library" in result}
+    return "\n".join(["", *(f"  {library}" for library in seen)]) if seen else ""
