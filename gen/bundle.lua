@@ -70,6 +70,14 @@ local function contract(record)
         if record.queries ~= "all" then
             put("The %s %d rows of x are queries, all of them keys.", record.queries, L)
         end
+        local cache <const> = dims(B, record.kv_heads, S, record.head_dim) .. " and "
+            .. dims(B, record.kv_heads, S, record.v_head_dim)
+        if record.kv_cache == "append" then
+            put("k_cache and v_cache, %s, hold kv_lengths[item] - %d tokens of an item; the %d of "
+                .. "x are written behind them, nothing else in there changes.", cache, L, L)
+        elseif record.kv_cache == "static" then
+            put("Keys and values are given: k and v, %s.", cache)
+        end
         if record.cross then put("Keys and values come from context%s.", dims(B, S,
             record.kv_dim)) end
     else
@@ -128,6 +136,8 @@ local function tensor_macros(record)
     put(record.queries ~= "all", "X_KEYS")
     put(record.cross, "CONTEXT")
     put(record.op == "sdpa", "QKV")
+    put(record.kv_cache == "static", "KV")
+    put(record.kv_cache == "append", "CACHE")
     put(record.mask.lengths, "KV_LENGTHS")
     put(record.mask.padding, "KEY_KEEP")
     put(record.mask.bool, "MASK_KEEP")
@@ -146,6 +156,10 @@ local function needed_arguments(record)
     local list <const> = record.op == "mha" and { "x" } or { "q", "k", "v" }
     local function put(condition, name) if condition then list[#list + 1] = name end end
     put(record.cross, "context")
+    put(record.kv_cache == "static", "k")
+    put(record.kv_cache == "static", "v")
+    put(record.kv_cache == "append", "k_cache")
+    put(record.kv_cache == "append", "v_cache")
     put(record.mask.lengths, "kv_lengths")
     put(record.mask.padding, "key_keep")
     put(record.mask.bool, "mask_keep")
@@ -157,8 +171,9 @@ end
 
 -- Statements that refuse a length out of range; one after the other in straight-line code.
 local function length_checks(record, straight)
-    local test <const> = "if (args->kv_lengths[%s] < 0 || args->kv_lengths[%s] > %d)\n"
-        .. "%s    return ATTN_E_LENGTH;"
+    local least <const> = record.kv_cache == "append" and record.seq_len or 0
+    local test <const> = "if (args->kv_lengths[%s] < " .. least
+        .. " || args->kv_lengths[%s] > %d)\n%s    return ATTN_E_LENGTH;"
     if straight then
         local lines <const> = {}
         for item = 0, record.batch - 1 do

@@ -34,19 +34,23 @@ function fold.apply(problem)
             .. (mha and " (fold.scale is off)" or " (no Wq)")
     end
 
-    decisions.drop_k_bias = mha and problem.bias.k and wanted.k_bias ~= false
-    if decisions.drop_k_bias then
+    decisions.drop_k_bias = mha and problem.bias.k and not problem.kv_cache
+        and wanted.k_bias ~= false
+    if problem.kv_cache and problem.bias.k then
+        reasons[#reasons + 1] = "K bias stays: the cache holds biased keys"
+    elseif decisions.drop_k_bias then
         reasons[#reasons + 1] = "K bias dropped: it shifts every logit of a row alike"
     end
 
     local zero_rows <const> = problem.may_be_empty and problem.empty_row == "zero"
     decisions.move_v_bias = mha and problem.bias.v and problem.output_projection
-        and not zero_rows and wanted.v_bias ~= false
+        and not zero_rows and not problem.kv_cache and wanted.v_bias ~= false
     if decisions.move_v_bias then
         reasons[#reasons + 1] = "V bias moved into the output bias: weights sum to 1"
     elseif mha and problem.bias.v then
         reasons[#reasons + 1] = "V bias stays: " .. (not problem.output_projection
-            and "no output projection" or zero_rows and "a row may be empty and then gives 0"
+            and "no output projection" or problem.kv_cache and "the cache holds biased values"
+            or zero_rows and "a row may be empty and then gives 0"
             or "fold.v_bias is off")
     end
 

@@ -54,6 +54,10 @@ local function config_data(record)
         data.bias = { q = record.bias.q, k = record.bias.k, v = record.bias.v }
     end
     if not record.cross then data.kv_dim = nil end
+    if not record.kv_cache then data.kv_cache = nil end
+    if record.kv_cache == "static" then
+        data.bias = { q = record.bias.q, o = record.output_projection and record.bias.o or nil }
+    end
     return data
 end
 

@@ -37,7 +37,8 @@ M.list = {
     },
     {
         name = "kv_len", kind = "size", default_text = "`seq_len`",
-        meaning = "key length S; may differ from L with `cross = true`, op `sdpa` or `queries`",
+        meaning = "key length S; may differ from L with `cross = true`, `kv_cache`, `queries` or "
+            .. "op `sdpa`",
         also = { "key_len", "s", "source_len", "kv_length", "k_len", "kv_seq_len" },
     },
     {
@@ -146,6 +147,16 @@ M.list = {
         also = { "need_weights", "output_attentions", "average_attn_weights" },
     },
     {
+        name = "kv_cache", kind = "choice", choices = { false, "append", "static" },
+        default = false,
+        meaning = "op `mha`: K and V live in the caller's tensors [B, G, `kv_len`, D] and "
+            .. "[B, G, `kv_len`, Dv]. `append`: the L new tokens' are written at kv_lengths[b] − L"
+            .. " and attend to all tokens up to themselves (masks `causal` and `lengths`, aligned "
+            .. "by `lengths`, are implied); `static`: K and V are given, only Q and O are "
+            .. "projected",
+        also = { "past_key_values", "use_cache", "cache", "past_kv" },
+    },
+    {
         name = "dtype", kind = "choice", choices = { "f32" }, later = { "bf16", "f16", "i8" },
         default = "f32",
         meaning = "type of inputs, weights and outputs",
@@ -224,10 +235,6 @@ M.list = {
     {
         name = "return_scores", status = "not yet",
         meaning = "also write the scores before softmax",
-    },
-    {
-        name = "kv_cache", status = "not yet", also = { "past_key_values", "use_cache" },
-        meaning = "K and V of earlier tokens are given, or appended to",
     },
 }
 

@@ -55,17 +55,24 @@ local function build_plan(problem, isa_numbers, straight)
     local D <const>, V <const> = problem.head_dim, problem.v_head_dim
     local L <const>, S <const> = problem.seq_len, problem.kv_len
 
+    -- Keys and values in a tensor of the caller, [B, G, S, width].
+    local function given(argument, width)
+        return { argument = argument, batch = G * S * width, head = S * width, row = width }
+    end
     if mha then
         local biases <const> = problem.fold.biases
+        local N <const> = problem.new_keys
+        local appends <const> = problem.kv_cache == "append"
         local specs <const> = {
             { name = "q", rows = problem.query_rows, depth = problem.d_model, heads = H, width = D,
                 per_item = L, x_rows = problem.x_rows, first_row = problem.first_query,
                 meaning = "queries" },
             { name = "k", rows = problem.key_rows, depth = problem.kv_dim, heads = G, width = D,
-                per_item = S, meaning = "keys" },
+                per_item = N, meaning = appends and "new keys" or "keys" },
             { name = "v", rows = problem.key_rows, depth = problem.kv_dim, heads = G, width = V,
-                per_item = S, meaning = "values" },
+                per_item = N, meaning = appends and "new values" or "values" },
         }
+        if N == 0 then specs[3], specs[2] = nil, nil end
         for _, spec in ipairs(specs) do
             local planned <const> = projection.build(spec.name, "project", problem, machine,
                 { rows = spec.rows, depth = spec.depth, columns = spec.heads * spec.width,
@@ -78,6 +85,7 @@ local function build_plan(problem, isa_numbers, straight)
                 spec.per_item, lanes)
             projection.target_panels(planned, layout, spec.width, lanes)
             planned.layout = layout
+            layout.buffer = spec.name
             planned.offset = add_buffer(shared, spec.name, layout.floats, spec.meaning
                 .. (layout.kind == "heads" and ", head-major [head][row][dim]"
                     or ", [row][column]"))
@@ -85,18 +93,25 @@ local function build_plan(problem, isa_numbers, straight)
             built[spec.name] = layout
         end
     else
-        built.q = { batch = H * L * D, head = L * D, row = D }
-        built.k = { batch = G * S * D, head = S * D, row = D }
-        if V % lanes == 0 then
-            built.v = { batch = G * S * V, head = S * V, row = V }
-        else
-            -- Rows of values end in a partial vector: copied once into padded rows.
-            local row <const> = ceil_div(V, lanes) * lanes
-            built.v = { batch = G * S * row, head = S * row, row = row }
-            built.pad_values = { rows = problem.batch * G * S, from = V, to = row,
-                offset = add_buffer(shared, "v", problem.batch * G * S * row,
-                    "values, rows padded to whole vectors") }
-        end
+        built.q = { argument = "q", batch = H * L * D, head = L * D, row = D }
+    end
+    if problem.kv_cache == "append" then
+        -- the new rows go to their places in the caller's tensors, which hold the others
+        local k_cache <const>, v_cache <const> = given("k_cache", D), given("v_cache", V)
+        built.append = { { name = "keys", from = built.k, to = k_cache },
+            { name = "values", from = built.v, to = v_cache } }
+        built.k, built.v = k_cache, v_cache
+    elseif not built.k then
+        built.k, built.v = given("k", D), given("v", V)
+    end
+    if built.v.argument and V % lanes ~= 0 then
+        -- Rows of values end in a partial vector: copied once into padded rows.
+        local row <const> = ceil_div(V, lanes) * lanes
+        built.pad_values = { rows = problem.batch * G * S, from = V, to = row,
+            argument = built.v.argument }
+        built.v = { buffer = "padded_v", batch = G * S * row, head = S * row, row = row }
+        add_buffer(shared, "padded_v", problem.batch * G * S * row,
+            "values, rows padded to whole vectors")
     end
 
     built.score_dim, built.value_dim = D, V
@@ -130,7 +145,8 @@ local function build_plan(problem, isa_numbers, straight)
     built.packed_floats = packed
     built.packed_bytes = packed * FLOAT_BYTES
     projection.choose_prefetch(built)
-    built.phases = (mha and 2 or 1) + (built.output and 1 or 0) + (built.pad_values and 1 or 0)
+    built.phases = (mha and 2 or 1) + (built.append and 1 or 0) + (built.pad_values and 1 or 0)
+        + (built.output and 1 or 0)
 
     -- Compilers spill and hoist: sixteen times the register file covers the largest frame seen
     -- (14.5 KB of 32 KB with AVX-512); the fuzzer compiles with this bound as an error.

@@ -37,9 +37,11 @@ local function mask_tensor(record)
 end
 
 -- Everything later steps ask of a config. Fields beyond the record's own:
---   query_rows, key_rows         B*L and B*S
+--   query_rows                   B*L
 --   x_rows                       rows of x of one item
 --   first_query                  row of x that is an item's first query
+--   new_keys, key_rows           keys an item projects (0: K and V are given), and B times that
+--   least_length                 the smallest kv_lengths entry a call may bring
 --   group                        query heads per kv head
 --   causal                       see causal_rule, or nil
 --   mask_tensor                  see above, or nil
@@ -50,16 +52,20 @@ function problem.build(record)
     local built <const> = {}
     for key, value in pairs(record) do built[key] = value end
     built.query_rows = record.batch * record.seq_len
-    built.key_rows = record.batch * record.kv_len
     built.x_rows = record.queries == "all" and record.seq_len or record.kv_len
     built.first_query = record.queries == "last" and record.kv_len - record.seq_len or 0
+    built.new_keys = record.kv_cache == "static" and 0
+        or record.kv_cache == "append" and record.seq_len or record.kv_len
+    built.key_rows = record.batch * built.new_keys
+    built.least_length = record.kv_cache == "append" and record.seq_len or 0
     built.group = record.heads // record.kv_heads
     built.causal = causal_rule(record)
     built.mask_tensor = mask_tensor(record)
     local mask <const>, causal <const> = record.mask, built.causal
     built.key_range = causal ~= nil or mask.lengths
-    built.may_be_empty = mask.lengths or mask.padding or mask.bool or mask.additive
-        or (causal ~= nil and (causal.by_length or causal.negative > 0))
+    built.may_be_empty = mask.padding or mask.bool or mask.additive
+        or mask.lengths and built.least_length == 0
+        or (causal ~= nil and not causal.by_length and causal.negative > 0)
     built.masked = built.key_range or built.may_be_empty
     return built
 end

@@ -5,6 +5,7 @@
 local ir <const> = require("gen.ir")
 local project <const> = require("gen.stage.project")
 local attention <const> = require("gen.stage.attention")
+local cache <const> = require("gen.stage.cache")
 local output <const> = require("gen.stage.output")
 
 local stages <const> = {}
@@ -12,7 +13,8 @@ local stages <const> = {}
 -- Fields of attn_args by the name phases use, with the type of the local pointer.
 local argument_fields <const> = {
     { "x", "pointer" }, { "context", "pointer" }, { "q", "pointer" }, { "k", "pointer" },
-    { "v", "pointer" }, { "kv_lengths", "lengths" }, { "key_keep", "bytes" },
+    { "v", "pointer" }, { "k_cache", "writable" }, { "v_cache", "writable" },
+    { "kv_lengths", "lengths" }, { "key_keep", "bytes" },
     { "mask_keep", "bytes" }, { "mask_add", "pointer" }, { "y", "writable" },
     { "weights_out", "writable", "weights" },
 }
@@ -62,6 +64,11 @@ function Kernel:buffer(name)
     return ir.mem("ws_" .. name)
 end
 
+-- Where the tensor of `layout` lives: a workspace buffer or an argument of the call.
+function Kernel:place(layout)
+    return layout.argument and ir.mem(layout.argument) or self:buffer(layout.buffer)
+end
+
 -- The function the driver calls: local pointers for what the body uses, then the body.
 local function make_entry(phase, plan)
     local used <const> = ir.uses(phase.body)
@@ -91,6 +98,7 @@ function stages.build(plan)
     local kernel <const> = setmetatable({ phases = {}, buffers = {} }, Kernel)
     for _, buffer in ipairs(plan.shared_buffers) do kernel.buffers[buffer.name] = buffer end
     if plan.problem.op == "mha" then project.build(kernel, plan) end
+    if plan.append then cache.build(kernel, plan) end
     if plan.pad_values then project.build_padding(kernel, plan) end
     attention.build(kernel, plan)
     if plan.output then output.build(kernel, plan) end

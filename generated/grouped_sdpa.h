@@ -31,7 +31,7 @@
 #ifndef GROUPED_SDPA_H
 #define GROUPED_SDPA_H
 
-/* attngen kernel interface, ABI 1.
+/* attngen kernel interface, ABI 2.
  *
  * Every generated header carries this block verbatim, so a bundle needs no other file; the guard
  * lets any number of bundles and the runtime meet in one translation unit. Freestanding C11 / C++.
@@ -39,7 +39,7 @@
  * All tensors are packed row-major float32 unless said otherwise; letters: B batch, L seq_len
  * (queries), S kv_len (keys), E d_model, H heads, G kv_heads, D head_dim, V v_head_dim. */
 #ifndef ATTN_KERNEL_ABI
-#define ATTN_KERNEL_ABI 1
+#define ATTN_KERNEL_ABI 2
 
 #include <stddef.h>
 #include <stdint.h>
@@ -49,7 +49,7 @@ enum {
     ATTN_OK = 0,
     ATTN_E_NULL = 1,   /* a pointer the kernel needs is NULL */
     ATTN_E_ALIGN = 2,  /* packed or workspace is not aligned to attn_kernel.alignment */
-    ATTN_E_LENGTH = 3, /* a kv_lengths entry lies outside [0, S] */
+    ATTN_E_LENGTH = 3, /* a kv_lengths entry lies outside [0, S], of ATTN_T_CACHE [L, S] */
     ATTN_E_PART = 4,   /* phase or part out of range */
     ATTN_E_NONFINITE =
         5 /* pack: folding a finite weight overflows, or a dropped bias is not finite */
@@ -76,6 +76,8 @@ enum {
 #define ATTN_T_O_BIAS UINT32_C(0x1000)
 #define ATTN_T_O_WEIGHT UINT32_C(0x2000) /* with an output projection */
 #define ATTN_T_X_KEYS UINT32_C(0x4000)   /* x has S rows, L of them are queries: [B,S,E] */
+#define ATTN_T_KV UINT32_C(0x8000)       /* k and v are inputs, beside x: no weights for them */
+#define ATTN_T_CACHE UINT32_C(0x10000)   /* k_cache and v_cache are read and appended to */
 
 /* Source weights for NAME_pack, in the layout of a PyTorch Linear: [out, in]. */
 typedef struct attn_weights {
@@ -95,14 +97,16 @@ typedef struct attn_args {
     const float *x;            /* [B,L,E]; [B,S,E] with ATTN_T_X_KEYS */
     const float *context;      /* [B,S,kv_dim], cross-attention */
     const float *q;            /* [B,H,L,D], op "sdpa" */
-    const float *k;            /* [B,G,S,D] */
+    const float *k;            /* [B,G,S,D], op "sdpa" or ATTN_T_KV */
     const float *v;            /* [B,G,S,V] */
-    const int32_t *kv_lengths; /* [B], each in [0, S] */
+    const int32_t *kv_lengths; /* [B], each in [0, S], new tokens included */
     const uint8_t *key_keep;   /* [B,S], non-zero = attend */
     const uint8_t *mask_keep;  /* mask_shape, non-zero = attend */
     const float *mask_add;     /* mask_shape, added after the scale; -inf = do not attend */
     float *y;                  /* [B,L,E]; [B,L,H*V] without output projection; sdpa [B,H,L,V] */
     float *weights;            /* see ATTN_T_WEIGHTS_* */
+    float *k_cache;            /* [B,G,S,D]: the L tokens of x go to kv_lengths[b]-L and on; the */
+    float *v_cache;            /* [B,G,S,V]: others keep their bits. Keys with bias, unscaled. */
 } attn_args;
 
 typedef struct attn_kernel {

@@ -36,6 +36,11 @@ local function check_op(check, record)
                 check.raw[key] = nil
             end
         end
+        if check.raw.kv_cache then
+            report(check, "kv_cache", 'has no meaning with op "sdpa", where k and v are given in '
+                .. "any case", 'false, or op = "mha"')
+            check.raw.kv_cache = nil
+        end
     elseif record.op == "mha" and check.raw.layout ~= nil then
         report(check, "layout", 'has no meaning with op "mha"', 'not given, or op = "sdpa"')
         check.raw.layout = nil
@@ -105,15 +110,45 @@ local function check_queries(check, record)
     end
 end
 
+-- K and V in tensors of the caller: there is no context, and x holds the new tokens only.
+local function check_cache(check, record)
+    record.cross, record.queries = false, "all"
+    record.kv_dim = record.d_model
+    if check.raw.queries ~= nil and take(check, "queries") ~= "all" then
+        report(check, "queries", "with a kv_cache x holds queries only", '"all"')
+    end
+    local is_static <const> = record.kv_cache == "static"
+    if take(check, "cross") then
+        report(check, "cross", is_static and 'kv_cache = "static" gives K and V themselves'
+            or 'kv_cache = "append" projects K and V from x',
+            is_static and "false: K and V may come from any context" or "false, or no kv_cache")
+    end
+    if check.raw.kv_dim ~= nil and take(check, "kv_dim") ~= record.d_model then
+        report(check, "kv_dim", is_static and "there is no context: K and V are given"
+            or "differs from d_model: K and V of the new tokens come from x", "not given")
+    end
+    if not is_static and record.kv_len and record.seq_len and record.kv_len < record.seq_len then
+        report(check, "kv_len", ("the cache is shorter than the %d new tokens"):format(
+            record.seq_len), "at least seq_len")
+        record.kv_len = nil
+    end
+end
+
 -- Where K and V come from. In self-attention they share x's rows and width.
 local function check_context(check, record)
     if record.op == "sdpa" then
-        record.d_model, record.kv_dim, record.cross, record.queries = 0, 0, false, "all"
+        record.d_model, record.kv_dim, record.cross = 0, 0, false
+        record.queries, record.kv_cache = "all", false
         return
     elseif record.op == "mha" then
         record.d_model = take_required(check, "d_model", ' with op "mha"')
     else -- op itself is wrong
         record.d_model = take(check, "d_model")
+    end
+    record.kv_cache = take(check, "kv_cache")
+    if record.kv_cache then
+        check_cache(check, record)
+        return
     end
     record.cross = take(check, "cross")
     check_queries(check, record)
@@ -129,8 +164,8 @@ local function check_context(check, record)
     if record.kv_len and record.seq_len and record.kv_len ~= record.seq_len
         and record.queries == "all" then
         report(check, "kv_len", ("differs from seq_len %d, but without a context K and V come "
-            .. "from x"):format(record.seq_len),
-            'seq_len, or cross = true, or op = "sdpa", or queries = "first" or "last"')
+            .. "from x"):format(record.seq_len), 'seq_len, or cross = true, or op = "sdpa", or '
+            .. 'queries = "first" or "last", or a kv_cache')
         record.kv_len = nil
     end
 end
@@ -149,9 +184,11 @@ local function check_bias(check, record)
     if value == nil then
         value = record.op ~= "sdpa"
     end
+    local is_static <const> = record.kv_cache == "static"
+    local exists <const> = { q = true, k = not is_static, v = not is_static, o = has_output }
     record.bias = {}
     for _, name in ipairs(keys.bias_names) do
-        record.bias[name] = value ~= false and (name ~= "o" or has_output)
+        record.bias[name] = value ~= false and exists[name]
     end
     if type(value) == "boolean" then
         return
@@ -164,6 +201,9 @@ local function check_bias(check, record)
         if flag and name == "o" and not has_output then
             report(check, key, "there is no output projection to add it to",
                 "false, or output_projection = true", nil, flag)
+        elseif flag and not exists[name] then
+            report(check, key, 'kv_cache = "static" gives K and V: they are not projected',
+                "false", nil, flag)
         elseif flag ~= nil then
             record.bias[name] = flag
         end
@@ -215,7 +255,7 @@ local function check_mask(check, record)
     local length <const> = list_length(value)
     local seen <const>, errors_before <const> = {}, #check.errors
     if value == nil then
-        seen.none = true
+        seen.none = record.kv_cache ~= "append"
     elseif length == 0 then
         report(check, "mask", "empty list", keys.by_name.mask.allowed)
     elseif length then
@@ -234,6 +274,14 @@ local function check_mask(check, record)
         if name ~= "none" then
             record.mask[name] = seen[name] or false
         end
+    end
+    if record.kv_cache == "append" then
+        -- the new tokens stand last and see what stands before them
+        if seen.none then
+            report(check, "mask", '"none" contradicts kv_cache = "append", whose tokens attend to '
+                .. "what stands before them", 'not given, or any other mask')
+        end
+        record.mask.causal, record.mask.lengths = true, true
     end
     -- Rules that need a mask keep quiet when the mask itself is wrong.
     check.mask_is_known = #check.errors == errors_before and not check.refused.mask
@@ -297,7 +345,13 @@ end
 
 local function check_causal_align(check, record)
     local value <const> = check.raw.causal_align
-    if value ~= nil then
+    if record.kv_cache == "append" then
+        if value ~= nil and value ~= "lengths" then
+            report(check, "causal_align", 'kv_cache = "append" puts the new tokens at the end of '
+                .. "their item's length", 'not given, or "lengths"')
+        end
+        record.causal_align = "lengths"
+    elseif value ~= nil then
         if record.mask.causal then
             record.causal_align = check_causal_value(check, record, value)
         elseif check.mask_is_known then
@@ -320,6 +374,10 @@ end
 
 local function check_padded_queries(check, record)
     record.padded_queries = take(check, "padded_queries")
+    if record.padded_queries == "zero" and record.kv_cache == "append" then
+        report(check, "padded_queries", 'kv_cache = "append" has no padded queries: all of x is '
+            .. "new tokens", '"compute"')
+    end
     if record.padded_queries == "zero" and not record.mask.lengths and check.mask_is_known then
         report(check, "padded_queries", 'needs the mask "lengths", which says where padding starts',
             '"compute", or mask "lengths"')

@@ -141,8 +141,11 @@ local function check_work(record, report)
     if record.op == "mha" then
         products[2] = { { "batch", "seq_len", "heads", "d_model" },
             { b, l, record.heads, record.d_model }, qk_and_pv }
-        products[3] = { { "batch", "kv_len", "kv_heads", "kv_dim" },
-            { b, s, record.kv_heads, record.kv_dim }, qk_and_pv }
+        if record.kv_cache ~= "static" then
+            local rows <const> = record.kv_cache and "seq_len" or "kv_len"
+            products[3] = { { "batch", rows, "kv_heads", "kv_dim" },
+                { b, record[rows], record.kv_heads, record.kv_dim }, qk_and_pv }
+        end
     end
     for _, product in ipairs(products) do
         local work <const> = multiply(product[3], 16, table.unpack(product[2]))

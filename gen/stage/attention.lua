@@ -83,10 +83,8 @@ end
 function attention.build(kernel, plan)
     local problem <const>, shape <const> = plan.problem, plan.attention
     local phase <const> = kernel:phase("attention", "Attention: scores, softmax, context")
-    local mha <const> = problem.op == "mha"
-    local q <const> = mha and kernel:buffer("q") or ir.mem("q")
-    local k <const> = mha and kernel:buffer("k") or ir.mem("k")
-    local v <const> = (mha or plan.pad_values) and kernel:buffer("v") or ir.mem("v")
+    local q <const>, k <const>, v <const> = kernel:place(plan.q), kernel:place(plan.k),
+        kernel:place(plan.v)
     local out <const> = problem.output_projection and kernel:buffer("heads") or ir.mem("y")
     local S <const>, L <const> = problem.kv_len, problem.seq_len
 

@@ -1,5 +1,5 @@
 -- Stage 1 of "mha": q, k, v = x . W^T (+ b), each written where scores and context read it.
--- In "sdpa" with a v_head_dim that is no multiple of the lanes: values copied into padded rows.
+-- Where values are given and v_head_dim is no multiple of the lanes: copied into padded rows.
 local ir <const> = require("gen.ir")
 local linear <const> = require("gen.stage.linear")
 
@@ -29,7 +29,7 @@ function project.build(kernel, plan)
     end
 end
 
--- Appends the phase that pads the rows of v (sdpa only).
+-- Appends the phase that pads the rows of given values.
 function project.build_padding(kernel, plan)
     local pad <const>, lanes <const> = plan.pad_values, plan.machine.lanes
     local phase <const> = kernel:phase("pad_values", "Values: rows copied to whole vectors")
@@ -45,9 +45,9 @@ function project.build_padding(kernel, plan)
                 ir.index(pad.from % lanes))
             block:run("store", ir.mem("out", whole * lanes), "tail")
         end))
-    local padded <const> = kernel:buffer("v")
+    local padded <const> = kernel:buffer("padded_v")
     local function call(body, row)
-        body:call(fn, { input = ir.mem("v", row * pad.from), out = ir.offset(padded,
+        body:call(fn, { input = ir.mem(pad.argument, row * pad.from), out = ir.offset(padded,
             row * pad.to) })
     end
     if plan.straight then

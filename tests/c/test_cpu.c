@@ -111,8 +111,8 @@ Test(cpu, what_is_missing_is_named)
     expect_fail(attn_check_features(&kernel, BOTH), ATTN_E_CPU, "Advanced SIMD");
     kernel.features = 0;
     expect_ok(attn_check_cpu(&kernel));
-    kernel.abi = 2;
-    expect_fail(attn_check_cpu(&kernel), ATTN_E_ABI, "interface version 2, this runtime 1");
+    kernel.abi = 3;
+    expect_fail(attn_check_cpu(&kernel), ATTN_E_ABI, "interface version 3, this runtime 2");
     expect_fail(attn_check_features(NULL, 0), ATTN_E_NULL, "kernel");
 }
 

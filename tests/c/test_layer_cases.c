@@ -222,6 +222,88 @@ Test(relations, padded_equals_unpadded)
     }
 }
 
+/* The layer of the tokens_* kernels: 24 inputs, 4 heads of 12, 2 of them for keys and values. */
+enum { TOKENS = 17, TOKEN_WIDTH = 24, CACHE_TOKENS = 19, CACHE_FLOATS = 2 * CACHE_TOKENS * 12 };
+
+static layer token_layer(void)
+{
+    layer l;
+    const size_t outputs[4] = {48, 24, 24, 24}, inputs[4] = {24, 24, 24, 48};
+    for (int i = 0; i < 4; i++) {
+        l.w[i] = calloc(outputs[i] * inputs[i], sizeof(float));
+        l.b[i] = calloc(outputs[i], sizeof(float));
+        cr_assert(l.w[i] != NULL && l.b[i] != NULL);
+        case_fill(l.w[i], outputs[i] * inputs[i], 1.0F / sqrtf((float)inputs[i]),
+                  40 + (unsigned long)i);
+        case_fill(l.b[i], outputs[i], 0.5F, 50 + (unsigned long)i);
+    }
+    l.weights = (attn_weights){l.w[0], l.w[1], l.w[2], l.w[3], l.b[0], l.b[1], l.b[2], l.b[3]};
+    return l;
+}
+
+/* Feeds x to kernel `name`, its seq_len tokens a call, and checks every row against the whole
+ * pass to 1e-6 of the output's size; leaves the caches filled. */
+static void feed_tokens(const char *name, const char *isa, const layer *l, float *x,
+                        const float *whole, float *keys, float *values)
+{
+    case_kernel c = case_open(name, isa);
+    const int step = (int)c.kernel->seq_len;
+    for (int i = 0; i < CACHE_FLOATS; i++) {
+        keys[i] = values[i] = NAN; /* nothing but tokens may be looked at */
+    }
+    c.args.k_cache = keys;
+    c.args.v_cache = values;
+    for (int first = 0; first + step <= TOKENS; first += step) {
+        const int32_t length = first + step;
+        c.args.x = x + first * TOKEN_WIDTH;
+        c.args.kv_lengths = &length;
+        case_run(&c, &l->weights);
+        for (int i = 0; i < step * TOKEN_WIDTH; i++) {
+            const float want = whole[first * TOKEN_WIDTH + i];
+            cr_expect(fabsf(c.args.y[i] - want) <= 1e-6F * fmaxf(1.0F, fabsf(want)),
+                      "%s, %s: token %d is %.9g, in one pass %.9g", name, isa,
+                      first + i / TOKEN_WIDTH, (double)c.args.y[i], (double)want);
+        }
+    }
+    case_close(&c);
+}
+
+/* Token by token, or five at a time, equals one causal pass; and the cache that this leaves behind
+ * serves a kernel that is given keys and values. */
+Test(relations, tokens_one_by_one_equal_one_pass)
+{
+    static float x[TOKENS * TOKEN_WIDTH], whole[TOKENS * TOKEN_WIDTH];
+    static float keys[CACHE_FLOATS], values[CACHE_FLOATS];
+    FOR_EACH_ISA(isa)
+    {
+        layer l = token_layer();
+        case_fill(x, TOKENS * TOKEN_WIDTH, 1, 60);
+        case_kernel c = case_open("tokens_whole", isa);
+        c.args.x = x;
+        case_run(&c, &l.weights);
+        memcpy(whole, c.args.y, sizeof whole);
+        case_close(&c);
+        feed_tokens("tokens_by_5", isa, &l, x, whole, keys, values);
+        feed_tokens("tokens_by_1", isa, &l, x, whole, keys, values);
+
+        static const int32_t all = TOKENS;
+        c = case_open("tokens_static", isa);
+        c.args.x = x + (TOKENS - 1) * TOKEN_WIDTH;
+        c.args.k = keys;
+        c.args.v = values;
+        c.args.kv_lengths = &all;
+        case_run(&c, &l.weights);
+        for (int i = 0; i < TOKEN_WIDTH; i++) {
+            const float want = whole[(TOKENS - 1) * TOKEN_WIDTH + i];
+            cr_expect(fabsf(c.args.y[i] - want) <= 1e-6F * fmaxf(1.0F, fabsf(want)),
+                      "%s: with given keys %.9g, in one pass %.9g", isa, (double)c.args.y[i],
+                      (double)want);
+        }
+        case_close(&c);
+        layer_close(&l);
+    }
+}
+
 /* Row i of a causal kernel keeps its bits when any later token changes, even to NaN. */
 Test(relations, causal_rows_ignore_later_tokens)
 {

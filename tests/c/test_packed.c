@@ -54,7 +54,7 @@ Test(packed, layout_is_as_documented)
     const attn_kernel kernel = make_kernel();
     attn_buffer blob = make_blob(&kernel);
     const unsigned char wanted[] = {
-        'A',  'T',  'T',  'N',  'P',  'A',  'C',  'K', 1,  0, 0, 0, 1, 0, 0, 0,
+        'A',  'T',  'T',  'N',  'P',  'A',  'C',  'K', 1,  0, 0, 0, 2, 0, 0, 0,
         0xef, 0xcd, 0xab, 0x89, 0x67, 0x45, 0x23, 1,   36, 0, 0, 0, 0, 0, 0, 0,
         64,   0,    0,    0,    4,    0,    0,    0,   64, 0, 0, 0, 0, 0, 0, 0};
     cr_assert_eq(blob.bytes, 64 + 36);
@@ -101,7 +101,7 @@ Test(packed, forged_headers_are_refused)
         unsigned char value;
         int code;
     } cases[] = {
-        {0, 'B', ATTN_E_FORMAT},   {8, 2, ATTN_E_ABI},      {12, 2, ATTN_E_ABI},
+        {0, 'B', ATTN_E_FORMAT},   {8, 2, ATTN_E_ABI},      {12, 3, ATTN_E_ABI},
         {16, 0, ATTN_E_LAYOUT},    {24, 32, ATTN_E_FORMAT}, {24, 40, ATTN_E_FORMAT},
         {31, 0x80, ATTN_E_FORMAT}, {32, 0, ATTN_E_FORMAT},  {32, 48, ATTN_E_FORMAT},
         {32, 128, ATTN_E_FORMAT},  {34, 1, ATTN_E_FORMAT},  {36, 8, ATTN_E_FORMAT},

@@ -119,7 +119,7 @@ Test(run, libraries_are_checked)
     expect_fail(attn_library_open(in_dir("fake.so"), "bare", &library), ATTN_E_MISSING,
                 "bare_pack");
     expect_fail(attn_library_open(in_dir("fake.so"), "old", &library), ATTN_E_ABI,
-                "interface version 0, this runtime 1");
+                "interface version 0, this runtime 2");
     cr_assert_null(library.handle);
 }
 

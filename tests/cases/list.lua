@@ -61,6 +61,15 @@ M.programs = {
     { "tutorial_16_2", { batch = 2, seq_len = 4, d_model = 16, heads = 2,
         return_weights = "mean" } },
     { "causal_17", { seq_len = 17, d_model = 24, heads = 3, mask = "causal" } }, -- BC-88
+    -- The layer of causal_17 (but GQA), whole and token by token: one blob of weights for all.
+    { "tokens_whole", { seq_len = 17, d_model = 24, heads = 4, kv_heads = 2, head_dim = 12,
+        mask = "causal" } },
+    { "tokens_by_1", { seq_len = 1, kv_len = 19, d_model = 24, heads = 4, kv_heads = 2,
+        head_dim = 12, kv_cache = "append" } },
+    { "tokens_by_5", { seq_len = 5, kv_len = 19, d_model = 24, heads = 4, kv_heads = 2,
+        head_dim = 12, kv_cache = "append" } },
+    { "tokens_static", { seq_len = 1, kv_len = 19, d_model = 24, heads = 4, kv_heads = 2,
+        head_dim = 12, kv_cache = "static", mask = "lengths" } },
     { "stack_256", { seq_len = 256, d_model = 64, heads = 1 } }, -- BC-87
     { "stack_256_scores", { seq_len = 256, d_model = 64, heads = 1, mask = "additive" } },
 }
@@ -99,6 +108,11 @@ M.judged = {
     { op = "sdpa", seq_len = 9, heads = 28, kv_heads = 4, head_dim = 8 },
     { op = "sdpa", batch = 5, seq_len = 3, heads = 3, head_dim = 64, mask = "lengths" },
     { seq_len = 100, d_model = 48, heads = 3, mask = { "causal", "lengths" } },
+    { seq_len = 1, kv_len = 150, d_model = 64, heads = 1, kv_cache = "static" },
+    { seq_len = 1, kv_len = 130, d_model = 72, heads = 9, kv_heads = 3, head_dim = 64, bias = false,
+        kv_cache = "append" },
+    { batch = 2, seq_len = 3, kv_len = 70, d_model = 32, heads = 4, kv_heads = 1, head_dim = 40,
+        v_head_dim = 24, kv_cache = "append" },
     -- a class token, and the last tokens of a prompt
     { seq_len = 1, kv_len = 37, d_model = 48, heads = 3, queries = "first" },
     { batch = 2, seq_len = 3, kv_len = 19, d_model = 24, heads = 2, queries = "last",

@@ -50,6 +50,8 @@ int arena_open(arena *a, const attn_kernel *kernel, pack_function pack, const in
     for (int i = 0; i < ARENA_WEIGHTS; i++) {
         bad |= guard_open(&a->source[i], WEIGHT_NAMES[i], weight_bytes[i]);
     }
+    bad |= guard_open(&a->caches[0], "k_cache", n->k_cache * 4);
+    bad |= guard_open(&a->caches[1], "v_cache", n->v_cache * 4);
     bad |= guard_open(&a->packed, "packed", kernel->packed_bytes);
     a->workspace_bytes = kernel->workspace_bytes;
     bad |= guard_open(&a->workspace, "workspace",
@@ -66,6 +68,9 @@ void arena_close(arena *a)
     }
     for (int i = 0; i < ARENA_WEIGHTS; i++) {
         guard_close(&a->source[i]);
+    }
+    for (int i = 0; i < ARENA_CACHES; i++) {
+        guard_close(&a->caches[i]);
     }
     guard_close(&a->packed);
     guard_close(&a->workspace);
@@ -123,6 +128,8 @@ static attn_args placed_args(const arena *a)
     args.mask_add = (const void *)g[8].data;
     args.y = (void *)a->y.data;
     args.weights = (void *)a->weights.data;
+    args.k_cache = (void *)a->caches[0].data;
+    args.v_cache = (void *)a->caches[1].data;
     return args;
 }
 
@@ -133,6 +140,18 @@ static void place_all(source *list, int count, const call_plan *plan)
         guard_place(list[i].buffer, plan->place, 1, plan->offset);
         memcpy(list[i].buffer->data, list[i].from, list[i].buffer->bytes);
         guard_protect(list[i].buffer, plan->place == GUARD_END);
+    }
+}
+
+/* Caches as the set has them, to be written. */
+static void place_caches(arena *a, const input_set *s, const call_plan *plan)
+{
+    const void *const from[ARENA_CACHES] = {s->k_cache, s->v_cache};
+    for (int i = 0; i < ARENA_CACHES; i++) {
+        if (a->caches[i].bytes != 0) {
+            guard_place(&a->caches[i], plan->place, 1, plan->offset);
+            memcpy(a->caches[i].data, from[i], a->caches[i].bytes);
+        }
     }
 }
 
@@ -182,7 +201,8 @@ static int run_trapped(arena *a, void (*function)(void *), call *c, const char *
 {
     const trap_report report = trap_run(function, c, timeout_seconds);
     if (report.signal != 0) {
-        guard *const all[4] = {&a->packed, &a->workspace, &a->y, &a->weights};
+        guard *const all[6] = {&a->packed,  &a->workspace, &a->y,
+                               &a->weights, &a->caches[0], &a->caches[1]};
         const char *owner = "an unknown place";
         for (int i = 0; i < ARENA_INPUTS; i++) {
             owner = guard_owns(&a->inputs[i], report.address) ? a->inputs[i].name : owner;
@@ -190,7 +210,7 @@ static int run_trapped(arena *a, void (*function)(void *), call *c, const char *
         for (int i = 0; i < ARENA_WEIGHTS; i++) {
             owner = guard_owns(&a->source[i], report.address) ? a->source[i].name : owner;
         }
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < 6; i++) {
             owner = guard_owns(all[i], report.address) ? all[i]->name : owner;
         }
         char text[96];
@@ -205,7 +225,8 @@ static int run_trapped(arena *a, void (*function)(void *), call *c, const char *
 
 static int check_memory(arena *a, source *list, int count)
 {
-    guard *const written[4] = {&a->packed, &a->workspace, &a->y, &a->weights};
+    guard *const written[6] = {&a->packed,  &a->workspace, &a->y,
+                               &a->weights, &a->caches[0], &a->caches[1]};
     for (int i = 0; i < count; i++) {
         if (memcmp(list[i].buffer->data, list[i].from, list[i].buffer->bytes) != 0) {
             return fail(a, "input changed:", list[i].buffer->name);
@@ -214,7 +235,7 @@ static int check_memory(arena *a, source *list, int count)
             return fail(a, "write outside of", list[i].buffer->name);
         }
     }
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 6; i++) {
         if (!guard_intact(written[i])) {
             return fail(a, "write outside of", written[i]->name);
         }
@@ -239,6 +260,7 @@ static int prepare(arena *a, const input_set *s, const call_plan *plan)
             a->workspace.data = a->workspace.pages;
         }
     }
+    place_caches(a, s, plan);
     place_poisoned(&a->y, plan, 1, plan->offset);
     place_poisoned(&a->weights, plan, 1, plan->offset);
     guard_protect(&a->packed, 0);
@@ -288,8 +310,21 @@ static int all_poison(const guard *g, unsigned char poison)
     return 1;
 }
 
+static int caches_unchanged(const arena *a, const input_set *s)
+{
+    const void *const from[ARENA_CACHES] = {s->k_cache, s->v_cache};
+    for (int i = 0; i < ARENA_CACHES; i++) {
+        if (a->caches[i].bytes != 0 &&
+            memcmp(a->caches[i].data, from[i], a->caches[i].bytes) != 0) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
 /* One call that must fail with one of two statuses and leave the outputs alone. */
-static int expect_error(arena *a, call *c, const call_plan *plan, int status, const char *what)
+static int expect_error(arena *a, const input_set *s, call *c, const call_plan *plan, int status,
+                        const char *what)
 {
     c->status = ATTN_OK;
     if (run_trapped(a, do_forward, c, what) != 0) {
@@ -300,24 +335,28 @@ static int expect_error(arena *a, call *c, const call_plan *plan, int status, co
         snprintf(text, sizeof text, "%s: status %d, expected %d", what, c->status, status);
         return fail(a, text, "");
     }
-    if (!all_poison(&a->y, plan->poison) || !all_poison(&a->weights, plan->poison)) {
+    if (!all_poison(&a->y, plan->poison) || !all_poison(&a->weights, plan->poison) ||
+        !caches_unchanged(a, s)) {
         return fail(a, "output written in spite of an error:", what);
     }
     return 0;
 }
 
-static int check_lengths(arena *a, call *c, const call_plan *plan)
+static int check_lengths(arena *a, const input_set *s, call *c, const call_plan *plan)
 {
     guard *lengths = &a->inputs[5];
-    static const int32_t BAD[4] = {-1, INT32_MIN, INT32_MAX, 1};
-    for (int i = 0; lengths->bytes != 0 && i < 4; i++) {
-        const int32_t value = BAD[i] == 1 ? (int32_t)a->kernel->kv_len + 1 : BAD[i];
+    /* with a cache that grows, a length below the new tokens is bad as well */
+    const int32_t short_by_one =
+        s->sizes.k_cache != 0 ? (int32_t)a->kernel->seq_len - 1 : INT32_MIN + 1;
+    const int32_t bad[5] = {-1, INT32_MIN, INT32_MAX, (int32_t)a->kernel->kv_len + 1, short_by_one};
+    for (int i = 0; lengths->bytes != 0 && i < 5; i++) {
+        const int32_t value = bad[i];
         const size_t last = lengths->bytes - sizeof value;
         int32_t keep = 0;
         memcpy(&keep, lengths->data + last, sizeof keep);
         memcpy(lengths->data + last, &value, sizeof value);
         for (c->parts = 0; c->parts < 3; c->parts += 2) {
-            if (expect_error(a, c, plan, ATTN_E_LENGTH, "kv_lengths out of range") != 0) {
+            if (expect_error(a, s, c, plan, ATTN_E_LENGTH, "kv_lengths out of range") != 0) {
                 return -1;
             }
         }
@@ -327,14 +366,15 @@ static int check_lengths(arena *a, call *c, const call_plan *plan)
     return 0;
 }
 
-static int check_nulls(arena *a, const attn_args *good, const call_plan *plan)
+static int check_nulls(arena *a, const input_set *s, const attn_args *good, const call_plan *plan)
 {
     const size_t fields[] = {offsetof(attn_args, x),        offsetof(attn_args, context),
                              offsetof(attn_args, q),        offsetof(attn_args, k),
                              offsetof(attn_args, v),        offsetof(attn_args, kv_lengths),
                              offsetof(attn_args, key_keep), offsetof(attn_args, mask_keep),
                              offsetof(attn_args, mask_add), offsetof(attn_args, y),
-                             offsetof(attn_args, weights)};
+                             offsetof(attn_args, weights),  offsetof(attn_args, k_cache),
+                             offsetof(attn_args, v_cache)};
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
         attn_args bad = *good;
         void *old = NULL;
@@ -345,15 +385,16 @@ static int check_nulls(arena *a, const attn_args *good, const call_plan *plan)
         }
         memcpy((char *)&bad + fields[i], &none, sizeof none);
         call c = {a, &bad, NULL, 0, ATTN_OK};
-        if (expect_error(a, &c, plan, ATTN_E_NULL, "NULL tensor") != 0) {
+        if (expect_error(a, s, &c, plan, ATTN_E_NULL, "NULL tensor") != 0) {
             return -1;
         }
     }
     call c = {a, NULL, NULL, 0, ATTN_OK};
-    return expect_error(a, &c, plan, ATTN_E_NULL, "NULL args");
+    return expect_error(a, s, &c, plan, ATTN_E_NULL, "NULL args");
 }
 
-static int check_pointer(arena *a, guard *g, call *c, const call_plan *plan, const char *what)
+static int check_pointer(arena *a, const input_set *s, guard *g, call *c, const call_plan *plan,
+                         const char *what)
 {
     unsigned char *const good = g->data;
     int bad = 0;
@@ -361,10 +402,10 @@ static int check_pointer(arena *a, guard *g, call *c, const call_plan *plan, con
         return 0;
     }
     g->data = NULL;
-    bad = expect_error(a, c, plan, ATTN_E_NULL, what);
+    bad = expect_error(a, s, c, plan, ATTN_E_NULL, what);
     for (size_t off = 4; bad == 0 && off < a->kernel->alignment; off *= 2) {
         g->data = good + off;
-        bad = expect_error(a, c, plan, ATTN_E_ALIGN, what);
+        bad = expect_error(a, s, c, plan, ATTN_E_ALIGN, what);
     }
     g->data = good;
     return bad;
@@ -381,9 +422,9 @@ int arena_check_errors(arena *a, const input_set *s)
     place_all(list, count, &plan);
     const attn_args args = placed_args(a);
     call c = {a, &args, NULL, 0, ATTN_OK};
-    if (check_lengths(a, &c, &plan) != 0 || check_nulls(a, &args, &plan) != 0 ||
-        check_pointer(a, &a->packed, &c, &plan, "packed NULL or misaligned") != 0 ||
-        check_pointer(a, &a->workspace, &c, &plan, "workspace NULL or misaligned") != 0) {
+    if (check_lengths(a, s, &c, &plan) != 0 || check_nulls(a, s, &args, &plan) != 0 ||
+        check_pointer(a, s, &a->packed, &c, &plan, "packed NULL or misaligned") != 0 ||
+        check_pointer(a, s, &a->workspace, &c, &plan, "workspace NULL or misaligned") != 0) {
         return -1;
     }
     const attn_kernel *k = a->kernel;
@@ -395,7 +436,8 @@ int arena_check_errors(arena *a, const input_set *s)
             return fail(a, "forward_part accepts a phase or part out of range", "");
         }
     }
-    if (!all_poison(&a->y, plan.poison) || !all_poison(&a->weights, plan.poison)) {
+    if (!all_poison(&a->y, plan.poison) || !all_poison(&a->weights, plan.poison) ||
+        !caches_unchanged(a, s)) {
         return fail(a, "forward_part out of range wrote an output", "");
     }
     return 0;

@@ -8,7 +8,7 @@
 #include "fuzz/guard.h"
 #include "fuzz/inputs.h"
 
-enum { ARENA_INPUTS = 9, ARENA_WEIGHTS = 8, ARENA_MAX_PARTS = 5 };
+enum { ARENA_INPUTS = 9, ARENA_WEIGHTS = 8, ARENA_CACHES = 2, ARENA_MAX_PARTS = 5 };
 
 typedef int (*pack_function)(const attn_weights *, void *packed);
 
@@ -25,6 +25,7 @@ typedef struct arena {
     pack_function pack; /* NULL when the kernel has no packed weights */
     guard inputs[ARENA_INPUTS];
     guard source[ARENA_WEIGHTS];
+    guard caches[ARENA_CACHES]; /* k_cache and v_cache: read and written */
     guard packed, workspace, y, weights;
     size_t workspace_bytes;
     const char *fault; /* what broke, NULL while all is well */
@@ -34,8 +35,8 @@ typedef struct arena {
 int arena_open(arena *a, const attn_kernel *kernel, pack_function pack, const input_set *s);
 void arena_close(arena *a);
 
-/* Packs the set's weights and calls the kernel as planned. Afterwards y and weights hold the
- * outputs. Returns the kernel's status, or -1 with a->fault: a signal, a broken canary, a changed
+/* Packs the set's weights and calls the kernel as planned. Afterwards y, weights and
+ * caches hold the outputs. Returns the kernel's status, or -1 with a->fault: a signal, a broken canary, a changed
  * input, changed floating-point state, a failing pack. */
 int arena_call(arena *a, const input_set *s, const call_plan *plan);
 

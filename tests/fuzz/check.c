@@ -27,6 +27,7 @@ typedef struct session {
     ref_result truth;
     arena memory;
     float *y, *weights;            /* outputs of the first call of a set */
+    float *caches[ARENA_CACHES];   /* the same, of caches that grow */
     double *blas_y, *blas_weights; /* second opinion */
     float *blas_y32, *blas_weights32;
     double kernel_sum, blas_sum, scale_sum; /* squared errors, squared outputs */
@@ -69,6 +70,8 @@ static uint32_t expected_tensors(const ref_case *c)
     uint32_t t = c->sdpa ? ATTN_T_QKV : ATTN_T_X;
     t |= c->cross ? ATTN_T_CONTEXT : 0;
     t |= c->queries != REF_QUERIES_ALL ? ATTN_T_X_KEYS : 0;
+    t |= c->cache == REF_CACHE_STATIC ? ATTN_T_KV : 0;
+    t |= c->cache == REF_CACHE_APPEND ? ATTN_T_CACHE : 0;
     t |= c->lengths ? ATTN_T_KV_LENGTHS : 0;
     t |= c->padding ? ATTN_T_KEY_KEEP : 0;
     t |= c->bool_mask ? ATTN_T_MASK_KEEP : 0;
@@ -174,12 +177,14 @@ static int open_session(session *s, const check_job *job, check_result *result)
     const size_t y = s->sizes.y, w = s->sizes.weights + 1;
     s->y = calloc(y, sizeof *s->y);
     s->weights = calloc(w, sizeof *s->weights);
+    s->caches[0] = calloc(s->sizes.k_cache + 1, sizeof(float));
+    s->caches[1] = calloc(s->sizes.v_cache + 1, sizeof(float));
     s->blas_y = calloc(y, sizeof *s->blas_y);
     s->blas_weights = calloc(w, sizeof *s->blas_weights);
     s->blas_y32 = calloc(y, sizeof *s->blas_y32);
     s->blas_weights32 = calloc(w, sizeof *s->blas_weights32);
-    if (!s->y || !s->weights || !s->blas_y || !s->blas_weights || !s->blas_y32 ||
-        !s->blas_weights32 || input_alloc(&s->set, &job->problem) != 0 ||
+    if (!s->y || !s->weights || !s->caches[0] || !s->caches[1] || !s->blas_y || !s->blas_weights ||
+        !s->blas_y32 || !s->blas_weights32 || input_alloc(&s->set, &job->problem) != 0 ||
         ref_alloc(&s->truth, &job->problem) != 0) {
         return fail(s, "no memory");
     }
@@ -196,6 +201,8 @@ static void close_session(session *s)
     ref_free(&s->truth);
     free(s->y);
     free(s->weights);
+    free(s->caches[0]);
+    free(s->caches[1]);
     free(s->blas_y);
     free(s->blas_weights);
     free(s->blas_y32);
@@ -237,8 +244,25 @@ static int compare_bits(session *s, const char *what)
     return 0;
 }
 
+/* What a second call does to the caches, bit by bit. */
+static int compare_caches(session *s, const char *what)
+{
+    for (int i = 0; i < ARENA_CACHES; i++) {
+        const guard *cache = &s->memory.caches[i];
+        if (cache->bytes != 0 && memcmp(cache->data, s->caches[i], cache->bytes) != 0) {
+            return fail(s, "%s changed %s", what, cache->name);
+        }
+    }
+    return 0;
+}
+
 static void keep_outputs(session *s)
 {
+    for (int i = 0; i < ARENA_CACHES; i++) {
+        if (s->memory.caches[i].bytes != 0) {
+            memcpy(s->caches[i], s->memory.caches[i].data, s->memory.caches[i].bytes);
+        }
+    }
     memcpy(s->y, s->memory.y.data, s->sizes.y * sizeof *s->y);
     if (s->sizes.weights != 0) {
         memcpy(s->weights, s->memory.weights.data, s->sizes.weights * sizeof *s->weights);
@@ -300,6 +324,30 @@ static int cross_check(session *s, input_kind kind)
     return 0;
 }
 
+/* New rows of a cache within their tolerance, all others with their bits. */
+static int check_cache(session *s, int which, int loose)
+{
+    const ref_case *c = &s->job->problem;
+    const float *before = which == 0 ? s->set.k_cache : s->set.v_cache;
+    const size_t n = which == 0 ? s->sizes.k_cache : s->sizes.v_cache;
+    const double *want = which == 0 ? s->truth.k_cache : s->truth.v_cache;
+    const double *tol = which == 0 ? s->truth.k_cache_tol : s->truth.v_cache_tol;
+    const size_t width = which == 0 ? c->head_dim : c->v_head_dim;
+    for (size_t at = 0; at < n; at++) {
+        const size_t row = at / width, b = row / c->kv_len / c->kv_heads;
+        const float *got = &s->caches[which][at];
+        if (!input_is_new_token(c, &s->set.args, b, row % c->kv_len)) {
+            if (memcmp(got, before + at, sizeof *got) != 0) {
+                return fail(s, "%c_cache[%zu] is no new token's, but was written", "kv"[which], at);
+            }
+        } else if (ref_compare(got, want + at, tol + at, 1, loose, &s->result->worst) != 1) {
+            return fail(s, "%c_cache[%zu] is %.9g, expected %.9g within %.3g", "kv"[which], at,
+                        (double)*got, want[at], tol[at]);
+        }
+    }
+    return 0;
+}
+
 static int compare_truth(session *s, input_kind kind)
 {
     const int loose = kind == INPUT_INF_ALLOWED || kind == INPUT_MASKED_GARBAGE;
@@ -315,7 +363,7 @@ static int compare_truth(session *s, input_kind kind)
         return fail(s, "weights[%zu] is %.9g, expected %.9g within %.3g", at,
                     (double)s->weights[at], s->truth.weights[at], s->truth.weights_tol[at]);
     }
-    return 0;
+    return check_cache(s, 0, loose) != 0 || check_cache(s, 1, loose) != 0 ? -1 : 0;
 }
 
 /* Rows of weights are distributions: they sum to 1 where the reference row does. */
@@ -350,6 +398,9 @@ static int check_unseen_keys(session *s, rng *r)
         keep[j] = (uint8_t)(suffix ? j < cut : rng_below(r, 3) != 0);
     }
     input_poison_keys(&s->set, c, b, keep, r);
+    for (size_t j = 0; j < c->kv_len; j++) { /* written before it is read */
+        keep[j] = (uint8_t)(keep[j] || input_is_new_token(c, &s->set.args, b, j));
+    }
     const call_plan plan = {GUARD_END, 0, 0x3C, 0};
     if (call(s, &plan) != 0) {
         return -1;
@@ -360,7 +411,8 @@ static int check_unseen_keys(session *s, rng *r)
     uint8_t *blind = calloc(c->batch * c->seq_len, 1); /* rows that saw no changed key */
     for (size_t at = 0; blind != NULL && at < c->batch * c->seq_len; at++) {
         const size_t item = at / c->seq_len, i = at % c->seq_len;
-        int sees = item == b && !c->sdpa && !c->cross && !keep[ref_x_row(c, i)];
+        int sees = item == b && !c->sdpa && !c->cross && c->cache == REF_CACHE_NONE &&
+                   !keep[ref_x_row(c, i)];
         for (size_t h = 0; item == b && h < c->heads; h++) {
             size_t allowed = 0;
             for (size_t j = 0; j < c->kv_len; j++) {
@@ -418,12 +470,13 @@ static int run_set(session *s, size_t number, input_kind kind)
     if (cross_check(s, kind) != 0 || compare_truth(s, kind) != 0 || check_weight_sums(s) != 0) {
         return -1;
     }
-    if (call(s, &at_start) != 0 || compare_bits(s, "a second call") != 0) {
+    if (call(s, &at_start) != 0 || compare_bits(s, "a second call") != 0 ||
+        compare_caches(s, "a second call") != 0) {
         return -1;
     }
     char what[64];
     snprintf(what, sizeof what, "%u parts, inputs at +%zu bytes,", in_parts.parts, in_parts.offset);
-    if (call(s, &in_parts) != 0 || compare_bits(s, what) != 0) {
+    if (call(s, &in_parts) != 0 || compare_bits(s, what) != 0 || compare_caches(s, what) != 0) {
         return -1;
     }
     return number % 2 == 0 ? check_unseen_keys(s, &r) : 0;

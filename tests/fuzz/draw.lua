@@ -28,12 +28,13 @@ end
 
 -- Multiply-adds of one call: what an input set costs.
 local function cost(c)
+    local s_new <const> = c.kv_cache == "append" and c.seq_len or c.kv_cache and 0
     local d <const> = c.head_dim or c.d_model // c.heads
     local v <const> = c.v_head_dim or d
     local s <const> = c.kv_len or c.seq_len
     local e <const>, f <const> = c.d_model or 0, c.kv_dim or c.d_model or 0
     return c.batch * (c.seq_len * c.heads * (d * e + v * e + s * (d + v))
-        + s * (c.kv_heads or c.heads) * f * (d + v))
+        + (s_new or s) * (c.kv_heads or c.heads) * f * (d + v))
 end
 
 local function draw_shape(r, c)
@@ -59,7 +60,15 @@ local function draw_shape(r, c)
         c.v_head_dim = r:pick(r:chance(70) and SMALL or EDGES)
     end
     c.cross = c.op == "mha" and r:chance(25) or nil
-    if c.op == "sdpa" or c.cross then
+    if c.op == "mha" and not c.cross and r:chance(30) then
+        -- few new tokens, any room for old ones
+        c.kv_cache = r:pick({ "append", "append", "static" })
+        c.seq_len = r:chance(80) and r:pick({ 1, 1, 2, 3, 4, 5 }) or c.seq_len
+        c.kv_len = c.kv_cache == "append" and c.seq_len + r:pick(EDGES) - 1 or r:pick(EDGES)
+    elseif c.op == "sdpa" or c.cross then
+        if c.op == "sdpa" and r:chance(20) then
+            c.seq_len = r:range(1, 5)
+        end
         if r:chance(70) then
             c.kv_len = r:pick(EDGES)
         end
@@ -77,6 +86,7 @@ end
 
 local function draw_masks(r, c)
     local mask <const> = {}
+    local appends <const> = c.kv_cache == "append"
     for _, entry in ipairs({ { "causal", 40 }, { "lengths", 30 }, { "padding", 20 }, { "bool", 20 },
         { "additive", 20 } }) do
         if r:chance(entry[2]) then
@@ -95,19 +105,21 @@ local function draw_masks(r, c)
         c.mask = mask[1]
     elseif #mask > 0 then
         c.mask = mask
-    elseif r:chance(30) then
+    elseif not appends and r:chance(30) then
         c.mask = "none"
     end
     local s <const> = c.kv_len or c.seq_len
     local known <const> = s == c.seq_len or c.queries -- the alignment need not be given
-    if has.causal and (not known or r:chance(60)) then
+    if appends then
+        c.causal_align = r:chance(30) and "lengths" or nil
+    elseif has.causal and (not known or r:chance(60)) then
         local choices <const> = { "top_left", "bottom_right", r:range(-3, s + 1) }
         if has.lengths then
             choices[#choices + 1] = "lengths"
         end
         c.causal_align = r:pick(choices)
     end
-    if has.lengths and c.queries ~= "last" and r:chance(40) then
+    if has.lengths and not appends and c.queries ~= "last" and r:chance(40) then
         c.padded_queries = "zero"
     end
     if (has.bool or has.additive) and r:chance(70) then
@@ -126,7 +138,7 @@ local function draw_projection(r, c)
         c.bias = {}
         for _, name in ipairs({ "q", "k", "v" }) do
             if r:chance(60) then
-                c.bias[name] = r:chance(50)
+                c.bias[name] = r:chance(50) and (name == "q" or c.kv_cache ~= "static")
             end
         end
     end

@@ -60,6 +60,8 @@ int input_alloc(input_set *s, const ref_case *c)
     s->q = take(s->sizes.q, sizeof(float), &ok);
     s->k = take(s->sizes.k, sizeof(float), &ok);
     s->v = take(s->sizes.v, sizeof(float), &ok);
+    s->k_cache = take(s->sizes.k_cache, sizeof(float), &ok);
+    s->v_cache = take(s->sizes.v_cache, sizeof(float), &ok);
     s->mask_add = take(s->sizes.mask_add, sizeof(float), &ok);
     s->q_weight = take(s->sizes.q_weight, sizeof(float), &ok);
     s->k_weight = take(s->sizes.k_weight, sizeof(float), &ok);
@@ -79,6 +81,8 @@ int input_alloc(input_set *s, const ref_case *c)
     s->args.q = s->q;
     s->args.k = s->k;
     s->args.v = s->v;
+    s->args.k_cache = s->k_cache;
+    s->args.v_cache = s->v_cache;
     s->args.kv_lengths = s->kv_lengths;
     s->args.key_keep = s->key_keep;
     s->args.mask_keep = s->mask_keep;
@@ -91,10 +95,10 @@ int input_alloc(input_set *s, const ref_case *c)
 
 void input_free(input_set *s)
 {
-    void *const all[] = {s->x,        s->context,  s->q,        s->k,        s->v,
-                         s->mask_add, s->q_weight, s->k_weight, s->v_weight, s->o_weight,
-                         s->q_bias,   s->k_bias,   s->v_bias,   s->o_bias,   s->kv_lengths,
-                         s->key_keep, s->mask_keep};
+    void *const all[] = {s->x,        s->context,   s->q,        s->k,        s->v,
+                         s->mask_add, s->q_weight,  s->k_weight, s->v_weight, s->o_weight,
+                         s->q_bias,   s->k_bias,    s->v_bias,   s->o_bias,   s->kv_lengths,
+                         s->key_keep, s->mask_keep, s->k_cache,  s->v_cache};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         free(all[i]);
     }
@@ -158,11 +162,18 @@ static void fill_weights(input_set *s, const ref_case *c, rng *r)
     fill_normal(s->o_bias, n->o_bias, 0.5F, r);
 }
 
+/* The new tokens are part of a cache's length. */
+static size_t least_length(const ref_case *c)
+{
+    return c->cache == REF_CACHE_APPEND ? c->seq_len : 0;
+}
+
 static void fill_masks(input_set *s, const ref_case *c, rng *r)
 {
     const ref_sizes *n = &s->sizes;
+    const size_t least = least_length(c) > 0 ? least_length(c) : 1;
     for (size_t i = 0; i < n->kv_lengths; i++) {
-        s->kv_lengths[i] = (int32_t)(1 + rng_below(r, c->kv_len));
+        s->kv_lengths[i] = (int32_t)(least + rng_below(r, c->kv_len + 1 - least));
     }
     for (size_t i = 0; i < n->key_keep; i++) {
         s->key_keep[i] = (uint8_t)(rng_below(r, 4) == 0 ? 0 : 1 + rng_below(r, 255));
@@ -177,7 +188,7 @@ static void fill_masks(input_set *s, const ref_case *c, rng *r)
 
 /* Applies f-like edits to the tensors that act as the layer's inputs. */
 typedef struct views {
-    float *at[3];
+    float *at[3]; /* inputs, then keys and values */
     size_t n[3], width[3];
     int count;
 } views;
@@ -193,6 +204,16 @@ static views input_views(input_set *s, const ref_case *c)
                     {s->sizes.q, s->sizes.k, s->sizes.v},
                     {c->head_dim, c->head_dim, c->v_head_dim},
                     3};
+    } else if (c->cache == REF_CACHE_STATIC) {
+        v = (views){{s->x, s->k, s->v},
+                    {s->sizes.x, s->sizes.k, s->sizes.v},
+                    {c->d_model, c->head_dim, c->v_head_dim},
+                    3};
+    } else if (c->cache == REF_CACHE_APPEND) {
+        v = (views){{s->x, s->k_cache, s->v_cache},
+                    {s->sizes.x, s->sizes.k_cache, s->sizes.v_cache},
+                    {c->d_model, c->head_dim, c->v_head_dim},
+                    3};
     }
     return v;
 }
@@ -200,7 +221,7 @@ static views input_views(input_set *s, const ref_case *c)
 static void make_one_hot(input_set *s, const ref_case *c, rng *r)
 {
     const views v = input_views(s, c);
-    for (int t = 0; t < (c->sdpa ? 2 : v.count); t++) {
+    for (int t = 0; t < (v.count == 3 ? 2 : v.count); t++) {
         memset(v.at[t], 0, v.n[t] * sizeof(float));
         for (size_t row = 0; row < v.n[t] / v.width[t]; row++) {
             v.at[t][row * v.width[t] + rng_below(r, v.width[t])] = 1.0F;
@@ -214,7 +235,7 @@ static void make_zeros(input_set *s, const ref_case *c, rng *r)
     const size_t density = rng_below(r, 3); /* 0: everything is a signed zero */
     for (int t = 0; t < v.count; t++) {
         for (size_t i = 0; i < v.n[t]; i++) {
-            if (density == 0 ? (!c->sdpa || t < 2) : rng_below(r, density + 1) != 0) {
+            if (density == 0 ? (v.count < 3 || t < 2) : rng_below(r, density + 1) != 0) {
                 v.at[t][i] = rng_below(r, 2) ? 0.0F : -0.0F;
             }
         }
@@ -260,23 +281,31 @@ static void make_same_sign(input_set *s, const ref_case *c)
 static float garbage(const ref_case *c, rng *r)
 {
     static const float VALUES[5] = {NAN, INFINITY, -INFINITY, FLT_MAX, -FLT_MAX};
-    return VALUES[c->sdpa || c->cross ? rng_below(r, 5) : 0];
+    return VALUES[c->sdpa || c->cross || c->cache != REF_CACHE_NONE ? rng_below(r, 5) : 0];
+}
+
+int input_is_new_token(const ref_case *c, const attn_args *a, size_t b, size_t token)
+{
+    return c->cache == REF_CACHE_APPEND && token < (size_t)a->kv_lengths[b] &&
+           token + c->seq_len >= (size_t)a->kv_lengths[b];
 }
 
 void input_poison_keys(input_set *s, const ref_case *c, size_t b, const uint8_t *keep, rng *r)
 {
+    const int appends = c->cache == REF_CACHE_APPEND;
+    float *const keys = appends ? s->k_cache : s->k, *const values = appends ? s->v_cache : s->v;
     for (size_t j = 0; j < c->kv_len; j++) {
         if (keep[j]) {
             continue;
         }
-        if (c->sdpa) {
+        if (keys != NULL) {
             for (size_t g = 0; g < c->kv_heads; g++) {
                 const size_t token = (b * c->kv_heads + g) * c->kv_len + j;
                 for (size_t d = 0; d < c->head_dim; d++) {
-                    s->k[token * c->head_dim + d] = garbage(c, r);
+                    keys[token * c->head_dim + d] = garbage(c, r);
                 }
                 for (size_t d = 0; d < c->v_head_dim; d++) {
-                    s->v[token * c->v_head_dim + d] = garbage(c, r);
+                    values[token * c->v_head_dim + d] = garbage(c, r);
                 }
             }
         } else {
@@ -302,10 +331,13 @@ static void make_masked_garbage(input_set *s, const ref_case *c, rng *r)
             for (size_t h = 0; h < c->heads; h++) {
                 for (size_t i = 0; i < c->seq_len; i++) {
                     /* The poisoned token of self-attention ruins its own query row only. */
-                    const int own = !c->sdpa && !c->cross && ref_x_row(c, i) == j;
+                    const int own =
+                        !c->sdpa && !c->cross && c->cache == REF_CACHE_NONE && ref_x_row(c, i) == j;
                     keep[j] = (uint8_t)(keep[j] || (!own && ref_allowed(c, &s->args, b, h, i, j)));
                 }
             }
+            /* what a cache holds where new tokens go is overwritten before anyone looks */
+            keep[j] = (uint8_t)(keep[j] && !input_is_new_token(c, &s->args, b, j));
         }
         input_poison_keys(s, c, b, keep, r);
     }
@@ -315,7 +347,9 @@ static void make_masked_garbage(input_set *s, const ref_case *c, rng *r)
 static void make_empty_rows(input_set *s, const ref_case *c, rng *r)
 {
     for (size_t b = 0; b < s->sizes.kv_lengths; b++) {
-        s->kv_lengths[b] = rng_below(r, 2) ? 0 : (int32_t)(1 + rng_below(r, c->kv_len));
+        const size_t least = least_length(c);
+        s->kv_lengths[b] =
+            (int32_t)(rng_below(r, 2) ? least : least + rng_below(r, c->kv_len + 1 - least));
     }
     for (size_t b = 0; c->padding && b < c->batch; b++) {
         if (rng_below(r, 2)) {
@@ -398,7 +432,9 @@ void input_fill(input_set *s, const ref_case *c, input_kind kind, uint64_t seed)
     case INPUT_EDGE_LENGTHS:
         for (size_t b = 0; b < s->sizes.kv_lengths; b++) {
             const size_t pick = rng_below(&r, 3);
-            s->kv_lengths[b] = pick == 2 ? (int32_t)c->kv_len : (int32_t)pick;
+            const size_t least = least_length(c);
+            s->kv_lengths[b] =
+                (int32_t)(pick == 2 || least + pick > c->kv_len ? c->kv_len : least + pick);
         }
         break;
     case INPUT_EXTREME_ADD:

@@ -33,7 +33,7 @@ float rng_normal(rng *r);           /* mean 0, standard deviation about 1 */
 
 typedef struct input_set {
     ref_sizes sizes;
-    float *x, *context, *q, *k, *v, *mask_add;
+    float *x, *context, *q, *k, *v, *k_cache, *v_cache, *mask_add;
     float *q_weight, *k_weight, *v_weight, *o_weight, *q_bias, *k_bias, *v_bias, *o_bias;
     int32_t *kv_lengths;
     uint8_t *key_keep, *mask_keep;
@@ -55,7 +55,9 @@ const char *input_name(input_kind kind);
 void input_fill(input_set *s, const ref_case *c, input_kind kind, uint64_t seed);
 
 /* Overwrites with garbage (NaN, infinities, large values) every key/value token of item b for
- * which keep[token] is 0; queries of self-attention live in the same tokens. */
+ * which keep[token] is 0; queries of self-attention live in the same tokens. Of a cache that grows
+ * only what the caller brings is overwritten: new tokens come from x, which stays. */
+int input_is_new_token(const ref_case *c, const attn_args *a, size_t b, size_t token);
 void input_poison_keys(input_set *s, const ref_case *c, size_t b, const uint8_t *keep, rng *r);
 
 #endif

@@ -25,6 +25,10 @@ M.configs = {
         mask_shape = { 1, 2, 4, 4 } },
     { batch = 2, seq_len = 2, kv_len = 5, d_model = 6, heads = 2, queries = "last",
         mask = "causal" },
+    { batch = 2, seq_len = 3, kv_len = 9, d_model = 8, heads = 4, kv_heads = 2, head_dim = 3,
+        kv_cache = "append" },
+    { batch = 2, seq_len = 2, kv_len = 7, d_model = 8, heads = 2, head_dim = 3, v_head_dim = 2,
+        kv_cache = "static" },
 }
 
 local function build(index, raw, dir, compiler)

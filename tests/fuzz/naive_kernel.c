@@ -45,6 +45,10 @@ enum mutant {
     LONG_LENGTHS,    /* lengths + 1 keys */
     COMPUTE_PADDED,  /* padded_queries = "zero" ignored */
     OTHER_END,       /* queries = "first" for "last" and the other way round */
+    STALE_CACHE,     /* attends to what the cache held before the new tokens */
+    SKIP_APPEND,     /* new tokens are not written to the cache */
+    APPEND_LATE,     /* ... or one row too far */
+    CLEAR_TAIL,      /* clears the cache behind the new tokens */
     SLOPPY_ROUNDING, /* inputs rounded to 16 bits of significand */
     MUTANTS
 };
@@ -64,8 +68,8 @@ enum {
     C = NK_KV_DIM,
     XL = NK_X_ROWS,
     QSIZE = H * D * E,
-    KSIZE = G * D * C,
-    VSIZE = G * V * C,
+    KSIZE = NK_CACHE == 2 ? 0 : G * D * C,
+    VSIZE = NK_CACHE == 2 ? 0 : G * V * C,
     OSIZE = NK_OUTPUT * E * H * V
 };
 
@@ -153,31 +157,63 @@ static const float *query(const float *p, const attn_args *a, int b, int h, int 
 #endif
 }
 
+/* The row of x or context that holds key j, or NULL where it is given. */
+static const float *source(const attn_args *a, int b, int j)
+{
+    if (NK_SDPA || NK_CACHE == 2) {
+        return NULL;
+    }
+    if (NK_CACHE == 1) {
+        const int fresh = j - (a->kv_lengths[b] - L);
+        return fresh < 0 || fresh >= L || is(STALE_CACHE) ? NULL : a->x + (b * L + fresh) * E;
+    }
+    return (NK_CROSS ? a->context : a->x) + (b * S + j) * C;
+}
+
 static const float *key(const float *p, const attn_args *a, int b, int g, int j, float *room)
 {
-#if NK_SDPA
-    (void)p;
-    (void)room;
-    return a->k + ((b * G + g) * S + j) * D;
-#else
-    const float *x = (NK_CROSS ? a->context : a->x) + (b * S + j) * C;
+    const float *x = source(a, b, j);
+    if (x == NULL) {
+        return (NK_CACHE == 1 ? a->k_cache : a->k) + ((b * G + g) * S + j) * D;
+    }
     for (int d = 0; d < D; d++) {
         room[d] = dot(x, p + QSIZE + (g * D + d) * C, C, p[KB + g * D + d]);
     }
     return room;
-#endif
 }
 
 static float value(const float *p, const attn_args *a, int b, int g, int j, int d)
 {
-#if NK_SDPA
-    (void)p;
-    return a->v[((b * G + g) * S + j) * V + d];
-#else
-    const float *x = (NK_CROSS ? a->context : a->x) + (b * S + j) * C;
+    const float *x = source(a, b, j);
+    if (x == NULL) {
+        return (NK_CACHE == 1 ? a->v_cache : a->v)[((b * G + g) * S + j) * V + d];
+    }
     return dot(x, p + QSIZE + KSIZE + (g * V + d) * C, C, p[VB + g * V + d]);
-#endif
 }
+
+#if NK_CACHE == 1
+/* Item b's new tokens to their places. */
+static void append(const float *p, const attn_args *a, int b)
+{
+    const int first = a->kv_lengths[b] - L, late = is(APPEND_LATE) && a->kv_lengths[b] < S;
+    for (int g = 0; g < G && !is(SKIP_APPEND); g++) {
+        for (int i = 0; i < L; i++) {
+            const float *x = a->x + (b * L + i) * E;
+            const int row = (b * G + g) * S + first + i + late;
+            for (int d = 0; d < D; d++) {
+                a->k_cache[row * D + d] = dot(x, p + QSIZE + (g * D + d) * C, C, p[KB + g * D + d]);
+            }
+            for (int d = 0; d < V; d++) {
+                a->v_cache[row * V + d] =
+                    dot(x, p + QSIZE + KSIZE + (g * V + d) * C, C, p[VB + g * V + d]);
+            }
+        }
+        for (int d = 0; d < V && is(CLEAR_TAIL) && a->kv_lengths[b] < S; d++) {
+            a->v_cache[((b * G + g) * S + S - 1) * V + d] = 0.0F;
+        }
+    }
+}
+#endif
 
 static size_t mask_at(int b, int h, int i, int j)
 {
@@ -340,16 +376,18 @@ static int check_args(const void *packed, const attn_args *a, const void *worksp
 {
     if (a == NULL || workspace == NULL || (!NK_SDPA && (packed == NULL || a->x == NULL)) ||
         (NK_SDPA && (a->q == NULL || a->k == NULL || a->v == NULL)) || a->y == NULL ||
-        (NK_CROSS && a->context == NULL) || (NK_LENGTHS && a->kv_lengths == NULL) ||
-        (NK_PADDING && a->key_keep == NULL) || (NK_BOOL && a->mask_keep == NULL) ||
-        (NK_ADDITIVE && a->mask_add == NULL) || (NK_WEIGHTS && a->weights == NULL)) {
+        (NK_CROSS && a->context == NULL) || (NK_CACHE == 2 && (a->k == NULL || a->v == NULL)) ||
+        (NK_CACHE == 1 && (a->k_cache == NULL || a->v_cache == NULL)) ||
+        (NK_LENGTHS && a->kv_lengths == NULL) || (NK_PADDING && a->key_keep == NULL) ||
+        (NK_BOOL && a->mask_keep == NULL) || (NK_ADDITIVE && a->mask_add == NULL) ||
+        (NK_WEIGHTS && a->weights == NULL)) {
         return ATTN_E_NULL;
     }
     if ((uintptr_t)workspace % 64 != 0 || (uintptr_t)packed % 64 != 0) {
         return ATTN_E_ALIGN;
     }
     for (int b = 0; NK_LENGTHS && !is(TRUST_LENGTHS) && b < B; b++) {
-        if (a->kv_lengths[b] < 0 || a->kv_lengths[b] > S) {
+        if (a->kv_lengths[b] < (NK_CACHE == 1 ? L : 0) || a->kv_lengths[b] > S) {
             return ATTN_E_LENGTH;
         }
     }
@@ -368,7 +406,7 @@ static int forward_part(const void *packed, const attn_args *a, void *workspace,
     }
     if (is(TRUST_LENGTHS) && NK_LENGTHS) {
         for (int b = 0; b < B; b++) {
-            if (a->kv_lengths[b] < 0 || a->kv_lengths[b] > S) {
+            if (a->kv_lengths[b] < (NK_CACHE == 1 ? L : 0) || a->kv_lengths[b] > S) {
                 return ATTN_OK;
             }
         }
@@ -379,6 +417,11 @@ static int forward_part(const void *packed, const attn_args *a, void *workspace,
                       (int)row % L);
         }
     }
+#if NK_CACHE == 1
+    for (int b = 0; b < B && part + 1 == parts; b++) {
+        append(packed, a, b);
+    }
+#endif
     if (is(STORE_PAST_OUTPUT)) {
         volatile float *end = a->y + NK_Y;
         *end = 1.0F;

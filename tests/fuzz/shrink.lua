@@ -9,8 +9,8 @@ local M = {}
 local NUMBERS <const> = { "batch", "seq_len", "kv_len", "heads", "kv_heads", "head_dim",
     "v_head_dim", "d_model", "kv_dim" }
 local OPTIONS <const> = { "plan", "target", "unroll", "code_budget", "accuracy", "return_weights",
-    "empty_row", "padded_queries", "scale", "cross", "mask_shape", "causal_align", "mask", "bias",
-    "output_projection", "kv_heads", "v_head_dim", "kv_dim", "kv_len", "queries" }
+    "empty_row", "padded_queries", "scale", "cross", "kv_cache", "mask_shape", "causal_align",
+    "mask", "bias", "output_projection", "kv_heads", "v_head_dim", "kv_dim", "kv_len", "queries" }
 
 local function copy(value)
     if type(value) ~= "table" then

@@ -36,6 +36,7 @@ function M.line(record)
         { "mask_shape", table.concat(shape, ",") },
         { "padded_queries", record.padded_queries }, { "empty_row", record.empty_row },
         { "return_weights", record.return_weights or "none" }, { "accuracy", record.accuracy },
+        { "kv_cache", record.kv_cache or "none" },
     }
     local words <const> = {}
     for index, field in ipairs(fields) do
@@ -63,10 +64,13 @@ local function tensors(record)
     add(record.bias.v, 0x800)
     add(record.bias.o, 0x1000)
     add(record.output_projection, 0x2000)
+    add(record.kv_cache == "static", 0x8000)
+    add(record.kv_cache == "append", 0x10000)
     return bits
 end
 
 local ALIGN <const> = { top_left = 0, bottom_right = 1, lengths = 2, offset = 3 }
+local CACHE <const> = { append = 1, static = 2 }
 local EMPTY <const> = { zero = 0, uniform = 1, ["nan"] = 2 }
 
 -- -D flags that make tests/fuzz/naive_kernel.c this record's kernel.
@@ -93,6 +97,7 @@ function M.naive_flags(r)
         { "MASK_SHAPE", table.concat(r.mask_shape or { 0, 0, 0, 0 }, ",") },
         { "EMPTY", EMPTY[r.empty_row] }, { "ZERO_PADDED", flag(r.padded_queries == "zero") },
         { "WEIGHTS", r.return_weights == "per_head" and 1 or r.return_weights and 2 or 0 },
+        { "CACHE", CACHE[r.kv_cache] or 0 },
         { "TENSORS", ("0x%xu"):format(tensors(r)) }, { "Y", y }, { "W", weights },
     }
     local flags <const> = {}
@@ -104,9 +109,10 @@ end
 
 local ORDER <const> = {
     "op", "batch", "seq_len", "kv_len", "d_model", "kv_dim", "heads", "kv_heads", "head_dim",
-    "v_head_dim", "cross", "queries", "bias", "output_projection", "scale", "mask", "mask_shape",
-    "causal_align", "padded_queries", "empty_row", "return_weights", "accuracy", "isa", "unroll",
-    "code_budget", "plan", "target", "project", "scores", "context", "output", "rows", "vectors",
+    "v_head_dim", "cross", "kv_cache", "queries", "bias", "output_projection", "scale", "mask",
+    "mask_shape", "causal_align", "padded_queries", "empty_row", "return_weights", "accuracy",
+    "isa", "unroll", "code_budget", "plan", "target", "project", "scores", "context", "output",
+    "rows", "vectors",
 }
 
 -- A raw config as Lua text on one line, keys in a fixed order: those above, then the others.

@@ -50,6 +50,22 @@ static void NAME(softmax)(const ref_case *c, REAL *row, const unsigned char *dro
     }
 }
 
+/* The caller's cache [B,G,S,width] with the new rows `fresh` [B*L, G*width] in their places. */
+static void NAME(append)(const ref_case *c, const int32_t *lengths, REAL *cache, const REAL *fresh,
+                         size_t width)
+{
+    for (size_t b = 0; b < c->batch; b++) {
+        for (size_t i = 0; i < c->seq_len; i++) {
+            const size_t token = (size_t)lengths[b] - c->seq_len + i;
+            for (size_t g = 0; g < c->kv_heads; g++) {
+                memcpy(cache + ((b * c->kv_heads + g) * c->kv_len + token) * width,
+                       fresh + ((b * c->seq_len + i) * c->kv_heads + g) * width,
+                       width * sizeof *cache);
+            }
+        }
+    }
+}
+
 int NAME(blas_attention)(const ref_case *c, const attn_weights *w, const attn_args *a, REAL *y,
                          REAL *weights)
 {
@@ -58,7 +74,9 @@ int NAME(blas_attention)(const ref_case *c, const attn_weights *w, const attn_ar
     const ref_sizes n = ref_case_sizes(c);
     const size_t largest = n.x + n.context + n.q_weight + n.k_weight + n.v_weight + n.o_weight;
     const size_t q_size = nb * nl * nh * nd, k_size = nb * ns * ng * nd, v_size = nb * ns * ng * nv;
-    const size_t total = q_size + k_size + v_size + nb * nl * nh * nv + nl * ns + 2 * largest;
+    const size_t fresh_size = nb * nl * ng * (nd > nv ? nd : nv);
+    const size_t total =
+        q_size + k_size + v_size + nb * nl * nh * nv + nl * ns + 2 * largest + fresh_size;
     REAL *memory = calloc(total, sizeof *memory);
     unsigned char *drop = malloc(nl * ns);
     if (memory == NULL || drop == NULL) {
@@ -68,6 +86,8 @@ int NAME(blas_attention)(const ref_case *c, const attn_weights *w, const attn_ar
     }
     REAL *q = memory, *k = q + q_size, *v = k + k_size, *heads = v + v_size;
     REAL *scores = heads + nb * nl * nh * nv, *input = scores + nl * ns, *scratch = input + largest;
+    REAL *fresh = scratch + largest;
+    const int by_head = c->sdpa || c->cache != REF_CACHE_NONE; /* k and v are [B,G,S,width] */
     size_t q_step = nh * nd, k_step = ng * nd, v_step = ng * nv;
     pthread_mutex_lock(&blas_lock);
     openblas_set_num_threads(1);
@@ -90,8 +110,26 @@ int NAME(blas_attention)(const ref_case *c, const attn_weights *w, const attn_ar
         if (c->cross) {
             NAME(widen)(a->context, n.context, input);
         }
-        NAME(linear)(k, input, w->k_weight, w->k_bias, nb * ns, ng * nd, c->kv_dim, scratch);
-        NAME(linear)(v, input, w->v_weight, w->v_bias, nb * ns, ng * nv, c->kv_dim, scratch);
+        if (by_head) {
+            k_step = nd;
+            v_step = nv;
+        }
+        if (c->cache == REF_CACHE_STATIC) {
+            NAME(widen)(a->k, k_size, k);
+            NAME(widen)(a->v, v_size, v);
+        } else if (c->cache == REF_CACHE_APPEND) {
+            NAME(widen)(a->k_cache, k_size, k);
+            NAME(linear)
+            (fresh, input, w->k_weight, w->k_bias, nb * nl, ng * nd, c->kv_dim, scratch);
+            NAME(append)(c, a->kv_lengths, k, fresh, nd);
+            NAME(widen)(a->v_cache, v_size, v);
+            NAME(linear)
+            (fresh, input, w->v_weight, w->v_bias, nb * nl, ng * nv, c->kv_dim, scratch);
+            NAME(append)(c, a->kv_lengths, v, fresh, nv);
+        } else {
+            NAME(linear)(k, input, w->k_weight, w->k_bias, nb * ns, ng * nd, c->kv_dim, scratch);
+            NAME(linear)(v, input, w->v_weight, w->v_bias, nb * ns, ng * nv, c->kv_dim, scratch);
+        }
     }
     if (weights != NULL) {
         memset(weights, 0, n.weights * sizeof *weights);
@@ -100,8 +138,8 @@ int NAME(blas_attention)(const ref_case *c, const attn_weights *w, const attn_ar
         for (size_t h = 0; h < nh; h++) {
             const size_t g = h * ng / nh;
             const REAL *qh = c->sdpa ? q + (b * nh + h) * nl * nd : q + b * nl * q_step + h * nd;
-            const REAL *kh = c->sdpa ? k + (b * ng + g) * ns * nd : k + b * ns * k_step + g * nd;
-            const REAL *vh = c->sdpa ? v + (b * ng + g) * ns * nv : v + b * ns * v_step + g * nv;
+            const REAL *kh = by_head ? k + (b * ng + g) * ns * nd : k + b * ns * k_step + g * nd;
+            const REAL *vh = by_head ? v + (b * ng + g) * ns * nv : v + b * ns * v_step + g * nv;
             REAL *oh = c->sdpa ? heads + (b * nh + h) * nl * nv : heads + b * nl * nh * nv + h * nv;
             const size_t o_step = c->sdpa ? nv : nh * nv;
             GEMM(CblasRowMajor, CblasNoTrans, CblasTrans, (blasint)nl, (blasint)ns, (blasint)nd,

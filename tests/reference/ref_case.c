@@ -47,6 +47,7 @@ static const field FIELDS[] = {
     {"padded_queries", WORD, AT(zero_padded_queries), "compute|zero"},
     {"empty_row", WORD, AT(empty_row), "zero|uniform|nan"},
     {"return_weights", WORD, AT(return_weights), "none|per_head|mean"},
+    {"kv_cache", WORD, AT(cache), "none|append|static"},
     {"accuracy", WORD, AT(fast), "exact|fast"},
 };
 
@@ -200,8 +201,13 @@ ref_sizes ref_case_sizes(const ref_case *c)
         n.x = c->batch * ref_x_rows(c) * c->d_model;
         n.context = c->cross ? c->batch * c->kv_len * c->kv_dim : 0;
         n.q_weight = hd * c->d_model;
-        n.k_weight = gd * c->kv_dim;
-        n.v_weight = gv * c->kv_dim;
+        const int given = c->cache == REF_CACHE_STATIC, appends = c->cache == REF_CACHE_APPEND;
+        n.k = given ? c->batch * c->kv_len * gd : 0;
+        n.v = given ? c->batch * c->kv_len * gv : 0;
+        n.k_cache = appends ? c->batch * c->kv_len * gd : 0;
+        n.v_cache = appends ? c->batch * c->kv_len * gv : 0;
+        n.k_weight = given ? 0 : gd * c->kv_dim;
+        n.v_weight = given ? 0 : gv * c->kv_dim;
         n.o_weight = c->output_projection ? c->d_model * hv : 0;
         n.q_bias = c->q_bias ? hd : 0;
         n.k_bias = c->k_bias ? gd : 0;

@@ -10,6 +10,7 @@
 enum ref_align { REF_TOP_LEFT, REF_BOTTOM_RIGHT, REF_LENGTHS, REF_OFFSET };
 enum ref_empty { REF_EMPTY_ZERO, REF_EMPTY_UNIFORM, REF_EMPTY_NAN };
 enum ref_queries { REF_QUERIES_ALL, REF_QUERIES_FIRST, REF_QUERIES_LAST };
+enum ref_cache { REF_CACHE_NONE, REF_CACHE_APPEND, REF_CACHE_STATIC };
 enum ref_weights { REF_WEIGHTS_NONE, REF_WEIGHTS_PER_HEAD, REF_WEIGHTS_MEAN };
 
 typedef struct ref_case {
@@ -26,12 +27,14 @@ typedef struct ref_case {
     int zero_padded_queries;
     enum ref_empty empty_row;
     enum ref_weights return_weights;
+    enum ref_cache cache;
     int fast; /* accuracy = "fast" */
 } ref_case;
 
 /* Element counts of every tensor of a case; 0 for a tensor the case does not have. */
 typedef struct ref_sizes {
-    size_t x, context, q, k, v, kv_lengths, key_keep, mask_keep, mask_add, y, weights;
+    size_t x, context, q, k, v, k_cache, v_cache, kv_lengths, key_keep, mask_keep, mask_add, y,
+        weights;
     size_t q_weight, k_weight, v_weight, o_weight, q_bias, k_bias, v_bias, o_bias;
     size_t y_row; /* elements of one query row of y (of one head for sdpa) */
 } ref_sizes;

@@ -80,6 +80,14 @@ int ref_alloc(ref_result *r, const ref_case *c)
         r->weights_tol = calloc(r->sizes.weights, sizeof *r->weights_tol);
         ok = ok && r->weights != NULL && r->weights_tol != NULL;
     }
+    if (r->sizes.k_cache != 0) {
+        r->k_cache = calloc(r->sizes.k_cache, sizeof *r->k_cache);
+        r->k_cache_tol = calloc(r->sizes.k_cache, sizeof *r->k_cache_tol);
+        r->v_cache = calloc(r->sizes.v_cache, sizeof *r->v_cache);
+        r->v_cache_tol = calloc(r->sizes.v_cache, sizeof *r->v_cache_tol);
+        ok = ok && r->k_cache != NULL && r->k_cache_tol != NULL && r->v_cache != NULL &&
+             r->v_cache_tol != NULL;
+    }
     if (!ok) {
         ref_free(r);
         return -1;
@@ -93,18 +101,25 @@ void ref_free(ref_result *r)
     free(r->y_tol);
     free(r->weights);
     free(r->weights_tol);
+    free(r->k_cache);
+    free(r->k_cache_tol);
+    free(r->v_cache);
+    free(r->v_cache_tol);
     free(r->scratch);
     memset(r, 0, sizeof *r);
 }
 
-/* out[b,head,row,d] = x[b,row,:] . w[head*dim+d,:] + bias, x with x_rows rows an item */
+/* out[b,head,row,d] = x[b,row,:] . w[head*dim+d,:] + bias, x with x_rows rows an item. With `ends`
+ * out has out_rows rows an item and x's rows stand in front of row ends[b]. */
 static void project(plane out, const float *x, const float *w, const float *bias, size_t batch,
-                    size_t rows, size_t x_rows, size_t width, size_t heads, size_t dim)
+                    size_t rows, size_t x_rows, size_t width, size_t heads, size_t dim,
+                    size_t out_rows, const int32_t *ends)
 {
-    size_t at = 0;
     for (size_t b = 0; b < batch; b++) {
+        const size_t first = ends != NULL ? (size_t)ends[b] - rows : 0;
         for (size_t h = 0; h < heads; h++) {
             for (size_t row = 0; row < rows; row++) {
+                size_t at = ((b * heads + h) * out_rows + first + row) * dim;
                 const float *xr = x + (b * x_rows + row) * width;
                 for (size_t d = 0; d < dim; d++, at++) {
                     const float *wr = w + (h * dim + d) * width;
@@ -120,6 +135,20 @@ static void project(plane out, const float *x, const float *w, const float *bias
                     out.magnitude[at] = fabs(out.value[at]) + fabs(offset);
                 }
             }
+        }
+    }
+}
+
+/* One cache after the call: its plane, with a tolerance for the rows that are new. */
+static void store_cache(const ref_case *c, const attn_args *a, plane p, size_t dim, double *out,
+                        double *tol)
+{
+    for (size_t row = 0; row < c->batch * c->kv_heads * c->kv_len; row++) {
+        const size_t end = (size_t)a->kv_lengths[row / c->kv_len / c->kv_heads];
+        const int fresh = row % c->kv_len < end && row % c->kv_len + c->seq_len >= end;
+        for (size_t at = row * dim; at < (row + 1) * dim; at++) {
+            out[at] = p.value[at];
+            tol[at] = fresh ? REF_SAFETY * p.error[at] + TINY : 0.0;
         }
     }
 }
@@ -425,12 +454,26 @@ void ref_run(const ref_case *c, const attn_weights *w, const attn_args *a, ref_r
         copy_input(p.v, a->v, r->sizes.v);
     } else {
         const float *kv = c->cross ? a->context : a->x;
+        const int appends = c->cache == REF_CACHE_APPEND;
+        const int32_t *ends = appends ? a->kv_lengths : NULL;
+        const size_t rows = appends ? c->seq_len : c->kv_len;
         project(p.q, a->x + ref_x_row(c, 0) * c->d_model, w->q_weight, c->q_bias ? w->q_bias : NULL,
-                c->batch, c->seq_len, ref_x_rows(c), c->d_model, c->heads, c->head_dim);
-        project(p.k, kv, w->k_weight, c->k_bias ? w->k_bias : NULL, c->batch, c->kv_len, c->kv_len,
-                c->kv_dim, c->kv_heads, c->head_dim);
-        project(p.v, kv, w->v_weight, c->v_bias ? w->v_bias : NULL, c->batch, c->kv_len, c->kv_len,
-                c->kv_dim, c->kv_heads, c->v_head_dim);
+                c->batch, c->seq_len, ref_x_rows(c), c->d_model, c->heads, c->head_dim, c->seq_len,
+                NULL);
+        if (c->cache != REF_CACHE_NONE) {
+            copy_input(p.k, appends ? a->k_cache : a->k, appends ? r->sizes.k_cache : r->sizes.k);
+            copy_input(p.v, appends ? a->v_cache : a->v, appends ? r->sizes.v_cache : r->sizes.v);
+        }
+        if (c->cache != REF_CACHE_STATIC) {
+            project(p.k, kv, w->k_weight, c->k_bias ? w->k_bias : NULL, c->batch, rows, rows,
+                    c->kv_dim, c->kv_heads, c->head_dim, c->kv_len, ends);
+            project(p.v, kv, w->v_weight, c->v_bias ? w->v_bias : NULL, c->batch, rows, rows,
+                    c->kv_dim, c->kv_heads, c->v_head_dim, c->kv_len, ends);
+        }
+        if (appends) {
+            store_cache(c, a, p.k, c->head_dim, r->k_cache, r->k_cache_tol);
+            store_cache(c, a, p.v, c->v_head_dim, r->v_cache, r->v_cache_tol);
+        }
     }
     for (size_t b = 0; b < c->batch; b++) {
         for (size_t i = 0; i < c->seq_len; i++) {

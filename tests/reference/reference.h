@@ -15,6 +15,8 @@ typedef struct ref_result {
     ref_sizes sizes;
     double *y, *y_tol;
     double *weights, *weights_tol; /* NULL without return_weights */
+    double *k_cache, *k_cache_tol; /* after the call; NULL without a cache that grows */
+    double *v_cache, *v_cache_tol; /* tolerance 0: rows the kernel must leave alone */
     double *scratch;
 } ref_result;
 

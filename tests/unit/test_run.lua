@@ -127,6 +127,51 @@ function TestRun:test_a_layer_with_weights()
     end
 end
 
+-- With Wq = 0 the output is the mean of the values so far: three old tokens or two, and the new.
+function TestRun:test_a_cache()
+    local identity <const>, zero <const> = { 1, 0, 0, 1 }, { 0, 0, 0, 0 }
+    local nan <const> = 0 / 0
+    self.scratch:write("append.lua", [[return { batch = 2, seq_len = 1, kv_len = 5, d_model = 2,
+        heads = 1, bias = false, kv_cache = "append" }]])
+    self.scratch:write("given.lua", [[return { batch = 2, seq_len = 1, kv_len = 5, d_model = 2,
+        heads = 1, bias = false, kv_cache = "static", mask = "lengths" }]])
+    self.scratch:write_safetensors("w.st", {
+        { "q.weight", "F32", { 2, 2 }, zero }, { "k.weight", "F32", { 2, 2 }, identity },
+        { "v.weight", "F32", { 2, 2 }, identity }, { "o.weight", "F32", { 2, 2 }, identity },
+    })
+    local old <const> = { 1, 10, 2, 20, 4, 40, nan, nan, 5, 5, 1, 10, 2, 20, nan, nan, 6, 6, 7, 7 }
+    local function write_inputs(name, past, lengths)
+        self.scratch:write_safetensors(name, {
+            { "x", "F32", { 2, 1, 2 }, { 8, 80, 9, 90 } },
+            { "past_k", "F32", { 2, 1, 5, 2 }, past }, { "past_v", "F32", { 2, 1, 5, 2 }, past },
+            { "kv_lengths", "I64", { 2 }, lengths },
+        })
+    end
+    write_inputs("in.st", old, { 4, 3 })
+    for _, name in ipairs(runnable_isas()) do
+        local out <const> = self:results(
+            "append.lua --weights w.st --inputs in.st --set isa=" .. name)
+        local y <const> = { 15 / 4, 150 / 4, 4, 40 }
+        assert_close(out.y.values, y, name)
+        lu.assertEquals(out.present_k.shape, { 2, 1, 5, 2 })
+        local present <const> = { 1, 10, 2, 20, 4, 40, 8, 80, 5, 5, 1, 10, 2, 20, 9, 90, 6, 6, 7,
+            7 }
+        assert_close(out.present_k.values, present, name .. " present_k")
+        assert_close(out.present_v.values, present, name .. " present_v")
+        -- what it left behind, given to a kernel that only reads
+        write_inputs("given.st", out.present_v.values, { 4, 3 })
+        local given <const> = self:results(
+            "given.lua --weights w.st --inputs given.st --set isa=" .. name)
+        assert_close(given.y.values, y, name .. " static")
+        lu.assertNil(given.present_k)
+    end
+    write_inputs("short.st", old, { 4, 0 })
+    local result <const> = self:run(
+        "append.lua --weights w.st --inputs short.st --output out.st --set isa=scalar")
+    lu.assertEquals(result.code, 1)
+    lu.assertStrContains(result.err, '"kv_lengths": element 1 is 0, allowed is 1 to 5')
+end
+
 -- The shape of a mask comes from its tensor: one row for all queries, or one each.
 function TestRun:test_mask_shape_from_the_tensor()
     local masks <const> = {

@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-#define ATTN_MAX_SLOTS 20
+#define ATTN_MAX_SLOTS 24
 
 typedef enum attn_role { ATTN_WEIGHT, ATTN_INPUT, ATTN_OUTPUT } attn_role;
 
@@ -30,6 +30,9 @@ attn_status attn_check_kernel(const attn_kernel *kernel);
 /* Fills `slots` in a fixed order, weights first, then inputs, then outputs; checks the kernel. */
 attn_status attn_kernel_slots(const attn_kernel *kernel, attn_slot slots[ATTN_MAX_SLOTS],
                               size_t *count);
+
+/* The least kv_lengths entry the kernel takes: its new tokens are part of a cache. */
+size_t attn_least_length(const attn_kernel *kernel);
 
 /* The pointer of this slot in *weights or *args. */
 const void *attn_slot_get(const attn_slot *slot, const attn_weights *weights,

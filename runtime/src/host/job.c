@@ -1,4 +1,5 @@
 /* One call of a kernel with all its tensors in memory. */
+#include <stdbool.h>
 #include <string.h>
 
 #include "attngen/cpu.h"
@@ -11,12 +12,24 @@
 /* All-ones bytes are NaN as floats: what a kernel fails to write, or reads too early, shows. */
 #define POISON 0xff
 
+/* Whether slot `i` is the first of the tensors behind its argument: a cache is input and output. */
+static bool owns_memory(const attn_job *job, size_t i)
+{
+    for (size_t before = 0; before < i; before++) {
+        if (job->slots[before].role != ATTN_WEIGHT &&
+            job->slots[before].offset == job->slots[i].offset) {
+            return false;
+        }
+    }
+    return job->slots[i].role != ATTN_WEIGHT;
+}
+
 static attn_status total_bytes(const attn_job *job, size_t *total)
 {
     *total = 0;
     for (size_t i = 0; i < job->count; i++) {
         size_t rounded;
-        if (job->slots[i].role != ATTN_WEIGHT &&
+        if (owns_memory(job, i) &&
             (!attn_add_size(job->slots[i].bytes, TENSOR_ALIGNMENT - 1, &rounded) ||
              !attn_add_size(*total, rounded - rounded % TENSOR_ALIGNMENT, total))) {
             return attn_fail(ATTN_E_MEMORY, "the tensors of kernel \"%s\" exceed the address space",
@@ -46,7 +59,7 @@ attn_status attn_job_create(const attn_kernel *kernel, attn_job *job)
     char *at = job->tensors.data;
     for (size_t i = 0; i < job->count; i++) {
         const attn_slot *slot = &job->slots[i];
-        if (slot->role != ATTN_WEIGHT) {
+        if (owns_memory(job, i)) {
             attn_slot_set(slot, NULL, &job->args, at);
             at += (slot->bytes + TENSOR_ALIGNMENT - 1) / TENSOR_ALIGNMENT * TENSOR_ALIGNMENT;
         }

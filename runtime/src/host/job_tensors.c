@@ -42,7 +42,7 @@ static attn_status load_input(const attn_job *job, const attn_slot *slot,
         return attn_tensor_read_u8(file, tensor, 0, slot->elements, data);
     case ATTN_I32: /* kv_lengths is the only one */
         return attn_tensor_read_i32(
-            file, tensor, 0, slot->elements, 0,
+            file, tensor, 0, slot->elements, (int32_t)attn_least_length(job->kernel),
             job->kernel->kv_len < INT32_MAX ? (int32_t)job->kernel->kv_len : INT32_MAX, data);
     default:
         return attn_tensor_read_f32(file, tensor, 0, slot->elements, data);

@@ -262,7 +262,9 @@ static attn_status refuse_extras(const request *r)
     }
     for (size_t p = 0; p < PROJECTIONS; p++) {
         const attn_tensor *tensor = find_under(r, r->family->bias[p]);
-        const bool is_used = p != O || (r->kernel->tensors & ATTN_T_O_WEIGHT) != 0;
+        const bool is_used = p == O   ? (r->kernel->tensors & ATTN_T_O_WEIGHT) != 0
+                             : p == Q ? true
+                                      : (r->kernel->tensors & ATTN_T_KV) == 0;
         if (tensor != NULL && is_used && (r->kernel->tensors & bias_flag[p]) == 0) {
             return attn_fail(
                 ATTN_E_ARGUMENT,

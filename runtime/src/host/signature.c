@@ -23,8 +23,8 @@ typedef struct row {
 
 static const row ROWS[] = {
     {"q.weight", ATTN_WEIGHT, ATTN_F32, ATTN_T_X, 0, {HD, E}, WEIGHT(q_weight)},
-    {"k.weight", ATTN_WEIGHT, ATTN_F32, ATTN_T_X, 0, {GD, C}, WEIGHT(k_weight)},
-    {"v.weight", ATTN_WEIGHT, ATTN_F32, ATTN_T_X, 0, {GV, C}, WEIGHT(v_weight)},
+    {"k.weight", ATTN_WEIGHT, ATTN_F32, ATTN_T_X, ATTN_T_KV, {GD, C}, WEIGHT(k_weight)},
+    {"v.weight", ATTN_WEIGHT, ATTN_F32, ATTN_T_X, ATTN_T_KV, {GV, C}, WEIGHT(v_weight)},
     {"o.weight", ATTN_WEIGHT, ATTN_F32, ATTN_T_O_WEIGHT, 0, {E, HV}, WEIGHT(o_weight)},
     {"q.bias", ATTN_WEIGHT, ATTN_F32, ATTN_T_Q_BIAS, 0, {HD}, WEIGHT(q_bias)},
     {"k.bias", ATTN_WEIGHT, ATTN_F32, ATTN_T_K_BIAS, 0, {GD}, WEIGHT(k_bias)},
@@ -36,6 +36,11 @@ static const row ROWS[] = {
     {"q", ATTN_INPUT, ATTN_F32, ATTN_T_QKV, 0, {B, H, L, D}, ARG(q)},
     {"k", ATTN_INPUT, ATTN_F32, ATTN_T_QKV, 0, {B, G, S, D}, ARG(k)},
     {"v", ATTN_INPUT, ATTN_F32, ATTN_T_QKV, 0, {B, G, S, V}, ARG(v)},
+    {"past_k", ATTN_INPUT, ATTN_F32, ATTN_T_KV, 0, {B, G, S, D}, ARG(k)},
+    {"past_v", ATTN_INPUT, ATTN_F32, ATTN_T_KV, 0, {B, G, S, V}, ARG(v)},
+    /* updated in place: one argument is both slots */
+    {"past_k", ATTN_INPUT, ATTN_F32, ATTN_T_CACHE, 0, {B, G, S, D}, ARG(k_cache)},
+    {"past_v", ATTN_INPUT, ATTN_F32, ATTN_T_CACHE, 0, {B, G, S, V}, ARG(v_cache)},
     {"kv_lengths", ATTN_INPUT, ATTN_I32, ATTN_T_KV_LENGTHS, 0, {B}, ARG(kv_lengths)},
     {"key_keep", ATTN_INPUT, ATTN_U8, ATTN_T_KEY_KEEP, 0, {B, S}, ARG(key_keep)},
     {"mask_keep", ATTN_INPUT, ATTN_U8, ATTN_T_MASK_KEEP, 0, {M0, M1, M2, M3}, ARG(mask_keep)},
@@ -45,6 +50,8 @@ static const row ROWS[] = {
     {"y", ATTN_OUTPUT, ATTN_F32, ATTN_T_X, ATTN_T_QKV | ATTN_T_O_WEIGHT, {B, L, HV}, ARG(y)},
     {"weights", ATTN_OUTPUT, ATTN_F32, ATTN_T_WEIGHTS_HEADS, 0, {B, H, L, S}, ARG(weights)},
     {"weights", ATTN_OUTPUT, ATTN_F32, ATTN_T_WEIGHTS_MEAN, 0, {B, L, S}, ARG(weights)},
+    {"present_k", ATTN_OUTPUT, ATTN_F32, ATTN_T_CACHE, 0, {B, G, S, D}, ARG(k_cache)},
+    {"present_v", ATTN_OUTPUT, ATTN_F32, ATTN_T_CACHE, 0, {B, G, S, V}, ARG(v_cache)},
 };
 
 attn_status attn_check_kernel(const attn_kernel *kernel)
@@ -64,6 +71,14 @@ attn_status attn_check_kernel(const attn_kernel *kernel)
     const bool is_sdpa = (kernel->tensors & ATTN_T_QKV) != 0;
     if (is_sdpa == ((kernel->tensors & ATTN_T_X) != 0)) {
         return attn_fail(ATTN_E_ARGUMENT, "kernel \"%s\" reads both or neither of x and q",
+                         kernel->name);
+    }
+    const uint32_t caches = kernel->tensors & (ATTN_T_KV | ATTN_T_CACHE);
+    if (caches != 0 && (is_sdpa || caches == (ATTN_T_KV | ATTN_T_CACHE) ||
+                        (caches == ATTN_T_CACHE && kernel->kv_len < kernel->seq_len))) {
+        return attn_fail(ATTN_E_ARGUMENT,
+                         "kernel \"%s\": its keys have two sources, or its cache "
+                         "is shorter than the new tokens",
                          kernel->name);
     }
     const size_t heads = kernel->heads;
@@ -134,6 +149,11 @@ attn_status attn_kernel_slots(const attn_kernel *kernel, attn_slot slots[ATTN_MA
     }
     *count = filled;
     return attn_success();
+}
+
+size_t attn_least_length(const attn_kernel *kernel)
+{
+    return (kernel->tensors & ATTN_T_CACHE) != 0 ? kernel->seq_len : 0;
 }
 
 /* All members of both structs are object pointers of one size and representation (POSIX). */

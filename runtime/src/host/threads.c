@@ -245,9 +245,11 @@ static attn_status explain(int code, const attn_kernel *kernel, const void *pack
     if (code == ATTN_E_LENGTH && args != NULL && args->kv_lengths != NULL) {
         for (size_t b = 0; b < kernel->batch; b++) {
             const int32_t length = args->kv_lengths[b];
-            if (length < 0 || (uint64_t)length > kernel->kv_len) {
-                return attn_fail(code, "kernel \"%s\": kv_lengths[%zu] is %d, allowed is 0 to %zu",
-                                 kernel->name, b, (int)length, kernel->kv_len);
+            const size_t least = attn_least_length(kernel);
+            if (length < 0 || (uint64_t)length < least || (uint64_t)length > kernel->kv_len) {
+                return attn_fail(code,
+                                 "kernel \"%s\": kv_lengths[%zu] is %d, allowed is %zu to %zu",
+                                 kernel->name, b, (int)length, least, kernel->kv_len);
             }
         }
     }

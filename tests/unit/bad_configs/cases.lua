@@ -58,8 +58,8 @@ local TOKENS <const> = '"' .. table.concat(isa.names, '", "') .. '"'
 local TEXTS <const> = {
     KEYS = "name, op, batch, seq_len, kv_len, d_model, heads, kv_heads, queries, head_dim, "
         .. "v_head_dim, cross, kv_dim, bias, output_projection, scale, mask, mask_shape, "
-        .. "causal_align, padded_queries, empty_row, return_weights, dtype, layout, accuracy, isa, "
-        .. "unroll, code_budget, plan, target",
+        .. "causal_align, padded_queries, empty_row, return_weights, kv_cache, dtype, layout, "
+        .. "accuracy, isa, unroll, code_budget, plan, target",
     SIZE = "an integer from 1 to 2147483647",
     MASK = '"none", or one or a list of "causal", "lengths", "padding", "bool", "additive"',
     ISAS = '"native", ' .. TOKENS .. ", or a list of them",
@@ -334,8 +334,47 @@ local CASES <const> = {
     { with { return_scores = "product" },
         'c.lua: return_scores = "product": not supported yet (allowed: <KEYS>)',
     },
-    { with { kv_cache = "append" },
-        'c.lua: kv_cache = "append": not supported yet (allowed: <KEYS>)',
+    -- Caches
+    { with { kv_cache = true },
+        'c.lua: kv_cache = true: true does not say which (allowed: false, "append", "static")',
+    },
+    { with { kv_cache = "dynamic" },
+        'c.lua: kv_cache = "dynamic": unknown value (allowed: false, "append", "static")',
+    },
+    { sdpa { kv_cache = "append" },
+        'c.lua: kv_cache = "append": has no meaning with op "sdpa", where k and v are given in any '
+            .. 'case (allowed: false, or op = "mha")',
+    },
+    { with { kv_cache = "append", kv_len = 7 },
+        "c.lua: kv_len = 7: the cache is shorter than the 8 new tokens (allowed: at least seq_len)",
+    },
+    { with { kv_cache = "static", queries = "last" },
+        'c.lua: queries = "last": with a kv_cache x holds queries only (allowed: "all")',
+    },
+    { with { kv_cache = "append", cross = true, kv_dim = 32, mask = "none",
+        causal_align = "top_left", padded_queries = "zero" },
+        'c.lua: cross = true: kv_cache = "append" projects K and V from x (allowed: false, or no '
+            .. "kv_cache)",
+        "c.lua: kv_dim = 32: differs from d_model: K and V of the new tokens come from x (allowed: "
+            .. "not given)",
+        'c.lua: mask = "none": "none" contradicts kv_cache = "append", whose tokens attend to what '
+            .. "stands before them (allowed: not given, or any other mask)",
+        'c.lua: causal_align = "top_left": kv_cache = "append" puts the new tokens at the end of '
+            .. 'their item\'s length (allowed: not given, or "lengths")',
+        'c.lua: padded_queries = "zero": kv_cache = "append" has no padded queries: all of x is '
+            .. 'new tokens (allowed: "compute")',
+    },
+    { with { kv_cache = "static", cross = true, kv_dim = 32, bias = { v = true } },
+        'c.lua: cross = true: kv_cache = "static" gives K and V themselves (allowed: false: K and '
+            .. "V may come from any context)",
+        "c.lua: kv_dim = 32: there is no context: K and V are given (allowed: not given)",
+        'c.lua: bias.v = true: kv_cache = "static" gives K and V: they are not projected (allowed: '
+            .. "false)",
+    },
+    { with { kv_cache = "static", kv_len = 20, mask = "causal" },
+        "c.lua: causal_align: required: a causal mask with seq_len 8 and kv_len 20 can be aligned "
+            .. 'in several ways (allowed: "top_left", "bottom_right", "lengths" or an integer '
+            .. "offset)",
     },
     -- Choices
     { with { op = "mqa" },
@@ -613,12 +652,12 @@ local CASES <const> = {
     { with { kv_len = 16 },
         'c.lua: kv_len = 16: differs from seq_len 8, but without a context K and V come '
             .. 'from x (allowed: seq_len, or cross = true, or op = "sdpa", or queries = '
-            .. '"first" or "last")',
+            .. '"first" or "last", or a kv_cache)',
     },
     { with { kv_len = 16, mask = "causal" },
         'c.lua: kv_len = 16: differs from seq_len 8, but without a context K and V come '
             .. 'from x (allowed: seq_len, or cross = true, or op = "sdpa", or queries = '
-            .. '"first" or "last")',
+            .. '"first" or "last", or a kv_cache)',
     },
     { sdpa { d_model = 64 },
         'c.lua: d_model = 64: has no meaning with op "sdpa", which has no projections '
