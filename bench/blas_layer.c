@@ -63,7 +63,8 @@ static sizes get_sizes(const ref_case *c)
                .query_rows = c->batch * c->seq_len,
                .key_rows = c->batch * c->kv_len};
     if (!c->sdpa) {
-        n.first = is_split(c) ? n.q : n.q + n.k + n.v;
+        const int is_given = c->cache == REF_CACHE_STATIC;
+        n.first = is_split(c) || is_given ? n.q : n.q + n.k + n.v;
         n.second = is_split(c) ? n.k + n.v : 0;
     }
     return n;
@@ -197,8 +198,10 @@ static int pack(const attn_weights *w, void *packed)
         keys = &l->second;
         column = 0;
     }
-    add_rows(keys, column, w->k_weight, w->k_bias, n.k);
-    add_rows(keys, column + n.k, w->v_weight, w->v_bias, n.v);
+    if (c->cache != REF_CACHE_STATIC) {
+        add_rows(keys, column, w->k_weight, w->k_bias, n.k);
+        add_rows(keys, column + n.k, w->v_weight, w->v_bias, n.v);
+    }
     int failed = finish_product(&l->first, c->q_bias || (!is_split(c) && (c->k_bias || c->v_bias)));
     if (is_split(c)) {
         failed |= finish_product(&l->second, c->k_bias || c->v_bias);
@@ -254,6 +257,22 @@ typedef struct heads {
     size_t item, head, row;
 } heads;
 
+/* The rows of new tokens, `row` apart, to their places in the caller's cache [B,G,S,width]. */
+static void append(const ref_case *c, const int32_t *lengths, const float *fresh, size_t row,
+                   size_t width, float *cache)
+{
+    for (size_t b = 0; b < c->batch; b++) {
+        const size_t token = (size_t)lengths[b] - c->seq_len;
+        for (size_t g = 0; g < c->kv_heads; g++) {
+            float *to = cache + ((b * c->kv_heads + g) * c->kv_len + token) * width;
+            for (size_t i = 0; i < c->seq_len; i++) {
+                memcpy(to + i * width, fresh + (b * c->seq_len + i) * row + g * width,
+                       width * sizeof(float));
+            }
+        }
+    }
+}
+
 /* Attention of `stack` heads that share one key head; their queries are the rows of one product. */
 static void attend(const ref_case *c, const attn_args *a, heads q, heads k, heads v, float *out,
                    size_t out_row, size_t b, size_t h, size_t stack, float *scores, size_t *ends)
@@ -275,6 +294,45 @@ static void attend(const ref_case *c, const attn_args *a, heads q, heads k, head
              v.at + b * v.item + g * v.head, (int)v.row, 0.0F, out, (int)out_row);
 }
 
+/* k or v as a tensor of its own, [B,G,S,width]. */
+static heads by_head(const ref_case *c, const float *at, size_t width)
+{
+    return (heads){at, c->kv_heads * c->kv_len * width, c->kv_len * width, width};
+}
+
+/* Projects what the layer projects and says where q, k and v then lie. */
+static void project(const ref_case *c, const layer *l, const attn_args *a, float *first,
+                    float *second, heads *q, heads *k, heads *v)
+{
+    const sizes n = get_sizes(c);
+    for (size_t b = 0; b * l->first.rows < n.query_rows; b++) {
+        run_product(&l->first, l->first.fastest,
+                    a->x + (b * ref_x_rows(c) + ref_x_row(c, 0)) * c->d_model,
+                    first + b * l->first.rows * n.first);
+    }
+    *q = (heads){first, c->seq_len * n.first, c->head_dim, n.first};
+    if (c->cache == REF_CACHE_STATIC) {
+        *k = by_head(c, a->k, c->head_dim);
+        *v = by_head(c, a->v, c->v_head_dim);
+        return;
+    } else if (c->cache == REF_CACHE_APPEND) {
+        append(c, a->kv_lengths, first + n.q, n.first, c->head_dim, a->k_cache);
+        append(c, a->kv_lengths, first + n.q + n.k, n.first, c->v_head_dim, a->v_cache);
+        *k = by_head(c, a->k_cache, c->head_dim);
+        *v = by_head(c, a->v_cache, c->v_head_dim);
+        return;
+    }
+    const float *keys = first + n.q;
+    size_t row = n.first;
+    if (is_split(c)) {
+        run_product(&l->second, l->second.fastest, c->cross ? a->context : a->x, second);
+        keys = second;
+        row = n.second;
+    }
+    *k = (heads){keys, c->kv_len * row, c->head_dim, row};
+    *v = (heads){keys + n.k, c->kv_len * row, c->v_head_dim, row};
+}
+
 static int forward(const void *packed, const attn_args *a, void *workspace)
 {
     const ref_case *c = &the.problem;
@@ -289,33 +347,18 @@ static int forward(const void *packed, const attn_args *a, void *workspace)
     size_t *ends = (void *)(scores + (group * c->seq_len * c->kv_len + 15) / 16 * 16);
     ends = (void *)(((uintptr_t)ends + 15) / 16 * 16);
     heads q = {a->q, c->heads * c->seq_len * c->head_dim, c->seq_len * c->head_dim, c->head_dim};
-    heads k = {a->k, c->kv_heads * c->kv_len * c->head_dim, c->kv_len * c->head_dim, c->head_dim};
-    heads v = {a->v, c->kv_heads * c->kv_len * c->v_head_dim, c->kv_len * c->v_head_dim,
-               c->v_head_dim};
+    heads k = by_head(c, a->k, c->head_dim);
+    heads v = by_head(c, a->v, c->v_head_dim);
     if (!c->sdpa) {
-        for (size_t b = 0; b * l->first.rows < n.query_rows; b++) {
-            run_product(&l->first, l->first.fastest,
-                        a->x + (b * ref_x_rows(c) + ref_x_row(c, 0)) * c->d_model,
-                        first + b * l->first.rows * n.first);
-        }
-        const float *keys = first + n.q;
-        size_t row = n.first;
-        if (is_split(c)) {
-            run_product(&l->second, l->second.fastest, c->cross ? a->context : a->x, second);
-            keys = second;
-            row = n.second;
-        }
-        q = (heads){first, c->seq_len * n.first, c->head_dim, n.first};
-        k = (heads){keys, c->kv_len * row, c->head_dim, row};
-        v = (heads){keys + n.k, c->kv_len * row, c->v_head_dim, row};
+        project(c, l, a, first, second, &q, &k, &v);
     }
-    const int by_heads = c->sdpa; /* y is [B,H,L,V] */
     float *const to = c->sdpa || !c->output_projection ? a->y : context;
     for (size_t b = 0; b < c->batch; b++) {
         for (size_t h = 0; h < c->heads; h += stack) {
-            float *out = by_heads ? to + (b * c->heads + h) * c->seq_len * c->v_head_dim
-                                  : to + b * c->seq_len * n.context + h * c->v_head_dim;
-            attend(c, a, q, k, v, out, by_heads || stack > 1 ? c->v_head_dim : n.context, b, h,
+            /* y of sdpa is [B,H,L,V] */
+            float *out = c->sdpa ? to + (b * c->heads + h) * c->seq_len * c->v_head_dim
+                                 : to + b * c->seq_len * n.context + h * c->v_head_dim;
+            attend(c, a, q, k, v, out, c->sdpa || stack > 1 ? c->v_head_dim : n.context, b, h,
                    stack, scores, ends);
         }
     }

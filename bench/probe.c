@@ -224,7 +224,8 @@ static int prepare(session *s)
                       ? s->subject.packed_bytes
                       : sizeof(float) * (n->q_weight + n->k_weight + n->v_weight + n->o_weight +
                                          n->q_bias + n->k_bias + n->v_bias + n->o_bias)) +
-                 sizeof(float) * (n->x + n->context + n->q + n->k + n->v + n->mask_add) +
+                 sizeof(float) * (n->x + n->context + n->q + n->k + n->v + n->k_cache + n->v_cache +
+                                  n->mask_add) +
                  n->mask_keep + n->key_keep;
     return 0;
 }
@@ -260,7 +261,13 @@ static int judge(session *s)
     const size_t y_bad = ref_compare(s->y, s->truth.y, s->truth.y_tol, n->y, 0, &worst);
     const size_t w_bad =
         ref_compare(s->weights, s->truth.weights, s->truth.weights_tol, n->weights, 0, &worst);
-    return y_bad == n->y && w_bad == n->weights ? 0 : WRONG;
+    const size_t k_bad = ref_compare(s->inputs.k_cache, s->truth.k_cache, s->truth.k_cache_tol,
+                                     n->k_cache, 0, &worst);
+    const size_t v_bad = ref_compare(s->inputs.v_cache, s->truth.v_cache, s->truth.v_cache_tol,
+                                     n->v_cache, 0, &worst);
+    return y_bad == n->y && w_bad == n->weights && k_bad == n->k_cache && v_bad == n->v_cache
+               ? 0
+               : WRONG;
 }
 
 static int call_once(session *s, const attn_args *args)

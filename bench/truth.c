@@ -1,5 +1,4 @@
-/* See truth.h. The file: a header, then y, its tolerances, weights, their tolerances as doubles of
- * this machine. */
+/* See truth.h. The file: a header, then each output and its tolerances as doubles of this machine. */
 #include "truth.h"
 
 #include <stdio.h>
@@ -9,7 +8,7 @@
 
 typedef struct header {
     char magic[8];
-    uint64_t hash, y, weights;
+    uint64_t hash, y, weights, k_cache, v_cache;
 } header;
 
 static uint64_t hash_text(const char *text, uint64_t seed)
@@ -26,7 +25,7 @@ typedef struct block {
     size_t n;
 } block;
 
-enum { BLOCKS = 4 };
+enum { BLOCKS = 8 };
 
 static void list_blocks(const ref_result *r, block out[BLOCKS])
 {
@@ -34,6 +33,10 @@ static void list_blocks(const ref_result *r, block out[BLOCKS])
     out[1] = (block){r->y_tol, r->sizes.y};
     out[2] = (block){r->weights, r->sizes.weights};
     out[3] = (block){r->weights_tol, r->sizes.weights};
+    out[4] = (block){r->k_cache, r->sizes.k_cache};
+    out[5] = (block){r->k_cache_tol, r->sizes.k_cache};
+    out[6] = (block){r->v_cache, r->sizes.v_cache};
+    out[7] = (block){r->v_cache_tol, r->sizes.v_cache};
 }
 
 static int read_file(ref_result *r, const header *expected, const char *path)
@@ -92,6 +95,8 @@ int truth_get(ref_result *r, const ref_case *c, const attn_weights *w, const att
     h.hash = hash_text(text, seed);
     h.y = r->sizes.y;
     h.weights = r->sizes.weights;
+    h.k_cache = r->sizes.k_cache;
+    h.v_cache = r->sizes.v_cache;
     if (!read_file(r, &h, path)) {
         ref_run(c, w, a, r);
         if (path != NULL) {

@@ -144,6 +144,9 @@ function TestBenchBuild:test_the_blas_layer_is_right_with_every_mask()
         { mask = "additive", empty_row = "zero" },
         { kv_heads = 1, cross = true, kv_len = 50, kv_dim = 7, seq_len = 1 },
         { output_projection = false, v_head_dim = 5 },
+        { kv_cache = "static", seq_len = 1, kv_len = 21, kv_heads = 1, batch = 2 },
+        { kv_cache = "append", seq_len = 1, kv_len = 21, kv_heads = 1, batch = 2 },
+        { kv_cache = "append", seq_len = 3, kv_len = 9, batch = 2, bias = false },
         { queries = "first", seq_len = 1, kv_len = 9, batch = 3 },
         { queries = "last", seq_len = 2, kv_len = 9, batch = 2, mask = "causal" },
     }
