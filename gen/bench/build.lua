@@ -45,8 +45,10 @@ rule cc
 rule link
   command = $cc -o $out $in $libs
 rule kernel
-  command = rm -f $out; $limit $cc $flags -c $in -o $out >$out.log 2>&1; status=$$?; $
+  command = rm -f $out; $limit $cc $flags -MMD -MF $out.d -c $in -o $out >$out.log 2>&1; status=$$?; $
       times >$out.times; test $$status = 0 && $size -A $out >$out.size; exit $$status
+  depfile = $out.d
+  deps = gcc
 rule shared
   command = $cc -shared -Wl,-Bsymbolic -o $out $in
 rule linked
