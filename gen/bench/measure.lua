@@ -159,17 +159,26 @@ function M.run_blas(probe, case, blas, options)
     return execute(words, options)
 end
 
--- FMA peak, product and load bandwidth of the machine with one probe.
-function M.machine(probe, options)
+-- FMA peak, product and load bandwidth of the machine where `program` runs: a probe, or a program
+-- with a kernel inside.
+function M.machine(program, options)
     options = options or {}
-    local words <const> = {}
-    append(words, table.unpack(options.runner or {}))
-    append(words, probe, "--machine")
-    if options.cpu then
-        append(words, "--cpu", options.cpu)
+    if options.push then
+        local ok, problem = push_files({ program }, options)
+        if not ok then
+            return nil, problem
+        end
     end
-    local status <const>, text <const> = process.capture(words, { merge = true })
-    local result <const> = status == 0 and dkjson.decode(text)
+    local all <const> = {}
+    append(all, table.unpack(options.runner or {}))
+    append(all, remote_name(program, options), "--machine")
+    if options.cpu then
+        append(all, "--cpu", options.cpu)
+    end
+    local status <const>, text <const> = (options.capture or process.capture)(all,
+        { merge = true })
+    local start <const> = text:find("{\n", 1, true)
+    local result <const> = status == 0 and start and dkjson.decode(text, start)
     if not result then
         return nil, failure(status, text)
     end

@@ -207,12 +207,25 @@ local function list_compilers(options)
     return list
 end
 
+-- A program that can tell what an ISA's code reaches where the kernels run: the probe, or with
+-- kernels linked in any of them.
+local function find_program(builder, isa_name)
+    for _, item in ipairs(builder.items) do
+        if item.isa == isa_name and item.ok then
+            return item.program or item.probe
+        end
+    end
+end
+
 local function describe_machine(builder, options)
-    local machine <const> = { cpu = host.current().cpu, arch = host.current().arch, rates = {} }
+    local machine <const> = { arch = toolchain.arch_of(options.isas[1]), rates = {} }
+    machine.cpu = options.push == nil and host.can_run(options.isas[1]) and host.current().cpu
+        or ("%s behind %s"):format(machine.arch, table.concat(options.runner, " "))
     for _, name in ipairs(options.isas) do
-        if builder.probes[name] then
-            local rates, problem = measure.machine(builder.probes[name], { cpu = options.cpu,
-                runner = options.runner })
+        local program <const> = find_program(builder, name)
+        if program then
+            local rates, problem = measure.machine(program, { cpu = options.cpu,
+                runner = options.runner, push = options.push })
             if not rates then
                 return nil, problem.message
             end

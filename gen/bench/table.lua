@@ -61,7 +61,7 @@ function M.find_opponents(document)
     for _, entry in ipairs(document.shapes) do
         for _, result in ipairs(entry.results) do
             if result.subject == "openblas" then
-                for _, setting in ipairs(result.settings) do
+                for _, setting in ipairs(result.settings or {}) do
                     add(setting == "packaged" and "OpenBLAS as packaged"
                         or "OpenBLAS, fastest core", "openblas " .. setting)
                 end
@@ -121,7 +121,7 @@ local function who(result)
         return ("%s %s"):format(result.isa, result.compiler)
     elseif result.subject == "openblas" then
         local core <const> = result.core and " " .. result.core or ""
-        return ("OpenBLAS%s (%s)"):format(core, table.concat(result.settings, ", "))
+        return ("OpenBLAS%s (%s)"):format(core, table.concat(result.settings or {}, ", "))
     end
     return result.label or result.subject
 end
