@@ -46,7 +46,8 @@ rule cc
 rule link
   command = $cc -o $out $in $libs
 rule kernel
-  command = rm -f $out; $limit $cc $flags -MMD -MF $out.d -c $in -o $out >$out.log 2>&1; status=$$?; $
+  command = rm -f $out; $
+      $limit $cc $flags -MMD -MF $out.d -c $in -o $out >$out.log 2>&1; status=$$?; $
       times >$out.times; test $$status = 0 && $size -A $out >$out.size; exit $$status
   depfile = $out.d
   deps = gcc
