@@ -3,11 +3,11 @@
 
 #include <string.h>
 
-/* exp(x) for x <= 0, about 2 ulp; 0 or next to it far below. Nearest integer, polynomial on
- * [-1/2, 1/2], exponent bits. */
+/* exp(x) for x <= 0, about 2 ulp, 0 below -87.7. Nearest integer, polynomial on [-1/2, 1/2], exponent
+ * bits, which are all 0 at the clamp: with a branch around it gcc does not vectorise the loop. */
 static inline float exp_below(float x)
 {
-    const float t = x > -87.0F ? x * 1.44269504F : -125.5F;
+    const float t = (x > -88.0F ? x : -88.0F) * 1.44269504F;
     const int whole = (int)(t - 0.5F);
     const float r = t - (float)whole;
     float p = 0x1.5bda4p-10F;
@@ -48,12 +48,16 @@ static void short_rows(float *scores, size_t rows, size_t n, const size_t *ends)
     for (size_t i = 0; i < rows; i++) {
         float *row = scores + i * n;
         const float top = row_maximum(row, ends[i]);
-        for (size_t j = 0; j < n; j++) {
-            row[j] = j < ends[i] && row[j] > BLAS_MASKED ? row[j] - top : BLAS_MASKED;
+        const float base = top > BLAS_MASKED ? top : 0.0F; /* nothing left: all become 0 */
+        for (size_t j = 0; j < ends[i]; j++) {
+            row[j] -= base;
+        }
+        for (size_t j = ends[i]; j < n; j++) {
+            row[j] = BLAS_MASKED;
         }
     }
     for (size_t at = 0; at < rows * n; at++) {
-        scores[at] = scores[at] > BLAS_MASKED ? exp_below(scores[at]) : 0.0F;
+        scores[at] = exp_below(scores[at]);
     }
     for (size_t i = 0; i < rows; i++) {
         float sum = 0.0F;
@@ -73,9 +77,10 @@ void blas_softmax(float *scores, size_t rows, size_t n, size_t stride, const siz
     for (size_t i = 0; i < rows; i++) {
         float *row = scores + i * stride;
         const float top = row_maximum(row, ends[i]);
+        const float base = top > BLAS_MASKED ? top : 0.0F;
         float sum = 0.0F;
         for (size_t j = 0; j < ends[i]; j++) {
-            const float e = row[j] > BLAS_MASKED ? exp_below(row[j] - top) : 0.0F;
+            const float e = exp_below(row[j] - base);
             row[j] = e;
             sum += e;
         }
