@@ -122,8 +122,8 @@ local folds <const> = {
 }
 
 -- const size_t name = fn(args) as an index; folded away when every argument is constant.
--- fn: min, excess (a - b or 0), quotient, remainder, round_down (to a multiple of b), or
--- load_i32 (a mem).
+-- fn: min, excess (a - b or 0), quotient, remainder, round_down (to a multiple of b), at_least (the
+-- larger), or load_i32 (a mem).
 function Block:size(name, fn, ...)
     local args <const> = { ... }
     if folds[fn] then

@@ -38,6 +38,16 @@ local function matmul_flops(problem)
     return projections, core
 end
 
+-- Which projections end at an item's length: nothing reads the keys behind it, nor the values
+-- unless an empty row averages all of them; padded queries are wanted unless told otherwise. A
+-- cache's new tokens all lie within. Straight-line code has no loop to end early.
+local function bounded_rows(problem, straight)
+    local lengths <const> = problem.mask.lengths and not straight
+    local queries <const> = lengths and problem.padded_queries == "zero"
+    local keys <const> = lengths and problem.kv_cache ~= "append"
+    return { q = queries, k = keys, v = keys and problem.empty_row ~= "uniform", o = queries }
+end
+
 -- The plan with loops, or without any (`straight`).
 local function build_plan(problem, isa_numbers, straight)
     local target <const> = {}
@@ -51,6 +61,7 @@ local function build_plan(problem, isa_numbers, straight)
     local mha <const> = problem.op == "mha"
     local shared <const> = { floats = 0 }
     local packed = 0
+    local bounded <const> = bounded_rows(problem, straight)
     local H <const>, G <const> = problem.heads, problem.kv_heads
     local D <const>, V <const> = problem.head_dim, problem.v_head_dim
     local L <const>, S <const> = problem.seq_len, problem.kv_len
@@ -77,7 +88,7 @@ local function build_plan(problem, isa_numbers, straight)
             local planned <const> = projection.build(spec.name, "project", problem, machine,
                 { rows = spec.rows, depth = spec.depth, columns = spec.heads * spec.width,
                     items = problem.batch, input_rows = spec.x_rows, first_row = spec.first_row,
-                    head_width = spec.width, straight = straight,
+                    head_width = spec.width, straight = straight, bounded = bounded[spec.name],
                     bias = biases[spec.name], packed_base = packed })
             packed = planned.packed_end
             planned.source = (spec.name == "q" or not problem.cross) and "x" or "context"
@@ -124,7 +135,8 @@ local function build_plan(problem, isa_numbers, straight)
     if problem.output_projection then
         built.output = projection.build("o", "output", problem, machine,
             { rows = problem.query_rows, depth = H * V, columns = problem.d_model,
-                bias = problem.fold.biases.o, packed_base = packed, straight = straight })
+                items = problem.batch, bounded = bounded.o, bias = problem.fold.biases.o,
+                packed_base = packed, straight = straight })
         packed = built.output.packed_end
         for _, group in ipairs(built.output.groups) do
             group.per_block, group.block_stride, group.panel_stride = 1, group.vectors * lanes, 0

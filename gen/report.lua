@@ -16,7 +16,8 @@ local function projection_report(projection)
         panels[i] = { count = group.count, vectors = group.vectors }
     end
     return {
-        stage = projection.name, rows = projection.rows, depth = projection.depth,
+        stage = projection.name, rows = projection.rows, items = projection.items,
+        ends_at_length = projection.bounded or false, depth = projection.depth,
         columns = projection.columns, bias = projection.bias,
         tile = { rows = projection.tile_rows, vectors = projection.tile_vectors },
         row_tiles = row_groups_text(projection.row_groups), panels = panels,
@@ -82,10 +83,10 @@ function report.lines(data)
             panels[i] = ("%d panel%s of %d vectors"):format(panel.count,
                 panel.count == 1 and "" or "s", panel.vectors)
         end
-        put("%s: %d rows x %d -> %d, tile %s (rows x vectors), row tiles %s, %s, k unrolled by %d, "
-            .. "%s",
-            p.stage, p.rows, p.depth, p.columns, tile_text(p.tile.rows, p.tile.vectors),
-                p.row_tiles,
+        put("%s: %d rows%s x %d -> %d, tile %s (rows x vectors), row tiles %s, %s, k unrolled by "
+            .. "%d, %s",
+            p.stage, p.rows, p.ends_at_length and " (up to each item's length)" or "", p.depth,
+            p.columns, tile_text(p.tile.rows, p.tile.vectors), p.row_tiles,
             table.concat(panels, " + "), p.unroll,
             (p.prefetches_next_panel and "next panel prefetched, " or "") .. (p.layout == "heads"
                 and "stored head by head" or "stored by rows"))

@@ -129,11 +129,11 @@ static inline float32x4_t vec_exp2(float32x4_t x)
 
 /* ---- Projections: q, k, v = x . W^T + b ------------------------------------------------------ */
 
-/* 12 rows of one panel of 16 columns: out = bias + in . panel. */
+/* Tiles first to last - 1, of 6 rows, of one panel of 16 columns: out = bias + in . panel. */
 APART void project_16_biased_6x4(const float *restrict input, const float *restrict panel,
-    float *restrict out)
+    float *restrict out, size_t first, size_t last)
 {
-    for (size_t tile = 0; tile < 2; tile++) {
+    for (size_t tile = first; tile < last; tile++) {
         const float *in_rows = input + 384 * tile;
         /* 6 rows x 16 columns */
         float32x4_t c0_0 = vld1q_f32(panel);
@@ -223,11 +223,11 @@ APART void project_16_biased_6x4(const float *restrict input, const float *restr
     }
 }
 
-/* 20 rows of one panel of 16 columns: out = bias + in . panel. */
+/* Tiles first to last - 1, of 5 rows, of one panel of 16 columns: out = bias + in . panel. */
 APART void project_16_biased_5x4(const float *restrict input, const float *restrict panel,
-    float *restrict out)
+    float *restrict out, size_t first, size_t last)
 {
-    for (size_t tile = 0; tile < 4; tile++) {
+    for (size_t tile = first; tile < last; tile++) {
         const float *in_rows = input + 320 * tile;
         /* 5 rows x 16 columns */
         float32x4_t c0_0 = vld1q_f32(panel);
@@ -304,11 +304,11 @@ APART void project_16_biased_5x4(const float *restrict input, const float *restr
     }
 }
 
-/* 12 rows of one panel of 16 columns: out = in . panel. */
+/* Tiles first to last - 1, of 6 rows, of one panel of 16 columns: out = in . panel. */
 APART void project_16_6x4(const float *restrict input, const float *restrict panel,
-    float *restrict out)
+    float *restrict out, size_t first, size_t last)
 {
-    for (size_t tile = 0; tile < 2; tile++) {
+    for (size_t tile = first; tile < last; tile++) {
         const float *in_rows = input + 384 * tile;
         /* 6 rows x 16 columns */
         float32x4_t c0_0 = vdupq_n_f32(0.0f);
@@ -398,11 +398,11 @@ APART void project_16_6x4(const float *restrict input, const float *restrict pan
     }
 }
 
-/* 20 rows of one panel of 16 columns: out = in . panel. */
+/* Tiles first to last - 1, of 5 rows, of one panel of 16 columns: out = in . panel. */
 APART void project_16_5x4(const float *restrict input, const float *restrict panel,
-    float *restrict out)
+    float *restrict out, size_t first, size_t last)
 {
-    for (size_t tile = 0; tile < 4; tile++) {
+    for (size_t tile = first; tile < last; tile++) {
         const float *in_rows = input + 320 * tile;
         /* 5 rows x 16 columns */
         float32x4_t c0_0 = vdupq_n_f32(0.0f);
@@ -489,32 +489,56 @@ static void phase_project(const float *restrict weights, const attn_args *restri
     float *ws_v = workspace + 4096;
     /* queries */
     {
-        const size_t first = 4 * part / parts;
-        const size_t last = 4 * (part + 1) / parts;
-        for (size_t panel = first; panel < last; panel++) {
-            const size_t block = panel / 1;
-            project_16_biased_6x4(x, weights + 1040 * panel, ws_q + 512 * block);
-            project_16_biased_5x4(x + 768, weights + 1040 * panel, ws_q + 512 * block + 192);
+        const size_t first = 24 * part / parts;
+        const size_t last = 24 * (part + 1) / parts;
+        const size_t first_panel = first / 6;
+        const size_t last_panel = (last + 5) / 6;
+        for (size_t panel = first_panel; panel < last_panel; panel++) {
+            const size_t begin = first > 6 * panel ? first - 6 * panel : 0;
+            const size_t left = last > 6 * panel ? last - 6 * panel : 0;
+            const size_t end = left < 6 ? left : 6;
+            const size_t end1 = end < 2 ? end : 2;
+            project_16_biased_6x4(x, weights + 1040 * panel, ws_q + 512 * panel, begin, end1);
+            const size_t begin2 = begin > 2 ? begin - 2 : 0;
+            const size_t behind2 = end > 2 ? end - 2 : 0;
+            project_16_biased_5x4(x + 768, weights + 1040 * panel, ws_q + 512 * panel + 192, begin2,
+                behind2);
         }
     }
     /* keys */
     {
-        const size_t first = 4 * part / parts;
-        const size_t last = 4 * (part + 1) / parts;
-        for (size_t panel = first; panel < last; panel++) {
-            const size_t block = panel / 1;
-            project_16_6x4(x, weights + 1024 * panel + 4160, ws_k + 512 * block);
-            project_16_5x4(x + 768, weights + 1024 * panel + 4160, ws_k + 512 * block + 192);
+        const size_t first = 24 * part / parts;
+        const size_t last = 24 * (part + 1) / parts;
+        const size_t first_panel = first / 6;
+        const size_t last_panel = (last + 5) / 6;
+        for (size_t panel = first_panel; panel < last_panel; panel++) {
+            const size_t begin = first > 6 * panel ? first - 6 * panel : 0;
+            const size_t left = last > 6 * panel ? last - 6 * panel : 0;
+            const size_t end = left < 6 ? left : 6;
+            const size_t end1 = end < 2 ? end : 2;
+            project_16_6x4(x, weights + 1024 * panel + 4160, ws_k + 512 * panel, begin, end1);
+            const size_t begin2 = begin > 2 ? begin - 2 : 0;
+            const size_t behind2 = end > 2 ? end - 2 : 0;
+            project_16_5x4(x + 768, weights + 1024 * panel + 4160, ws_k + 512 * panel + 192, begin2,
+                behind2);
         }
     }
     /* values */
     {
-        const size_t first = 4 * part / parts;
-        const size_t last = 4 * (part + 1) / parts;
-        for (size_t panel = first; panel < last; panel++) {
-            const size_t block = panel / 1;
-            project_16_6x4(x, weights + 1024 * panel + 8256, ws_v + 512 * block);
-            project_16_5x4(x + 768, weights + 1024 * panel + 8256, ws_v + 512 * block + 192);
+        const size_t first = 24 * part / parts;
+        const size_t last = 24 * (part + 1) / parts;
+        const size_t first_panel = first / 6;
+        const size_t last_panel = (last + 5) / 6;
+        for (size_t panel = first_panel; panel < last_panel; panel++) {
+            const size_t begin = first > 6 * panel ? first - 6 * panel : 0;
+            const size_t left = last > 6 * panel ? last - 6 * panel : 0;
+            const size_t end = left < 6 ? left : 6;
+            const size_t end1 = end < 2 ? end : 2;
+            project_16_6x4(x, weights + 1024 * panel + 8256, ws_v + 512 * panel, begin, end1);
+            const size_t begin2 = begin > 2 ? begin - 2 : 0;
+            const size_t behind2 = end > 2 ? end - 2 : 0;
+            project_16_5x4(x + 768, weights + 1024 * panel + 8256, ws_v + 512 * panel + 192, begin2,
+                behind2);
         }
     }
 }
@@ -1396,22 +1420,27 @@ static void phase_attention(const attn_args *restrict args, float *restrict work
     float *ws_v = workspace + 4096;
     float *ws_heads = workspace + 6144;
     float *scratch = workspace + 800 * part + 8192;
-    for (size_t unit = part; unit < 8; unit += parts) {
-        const size_t block = unit % 2;
-        const size_t item = unit / 2;
-        attend_16(ws_q + 512 * item + 256 * block, ws_k + 512 * item, ws_v + 512 * item,
-            ws_heads + 16 * item + 1024 * block, weights_out + 1024 * item + 512 * block, scratch,
-            16 * block);
+    {
+        const size_t first = 8 * part / parts;
+        const size_t last = 8 * (part + 1) / parts;
+        for (size_t unit = first; unit < last; unit++) {
+            const size_t turn = unit % 2;
+            const size_t block = turn % 2 == 0 ? turn / 2 : 1 - turn / 2;
+            const size_t head = unit / 2;
+            attend_16(ws_q + 512 * head + 256 * block, ws_k + 512 * head, ws_v + 512 * head,
+                ws_heads + 16 * head + 1024 * block, weights_out + 1024 * head + 512 * block,
+                scratch, 16 * block);
+        }
     }
 }
 
 /* ---- Output projection: y = heads . Wo^T + bo ------------------------------------------------ */
 
-/* 12 rows of one panel of 16 columns: out = bias + in . panel. */
+/* Tiles first to last - 1, of 6 rows, of one panel of 16 columns: out = bias + in . panel. */
 APART void output_16_6x4(const float *restrict input, const float *restrict panel,
-    float *restrict out)
+    float *restrict out, size_t first, size_t last)
 {
-    for (size_t tile = 0; tile < 2; tile++) {
+    for (size_t tile = first; tile < last; tile++) {
         const float *in_rows = input + 384 * tile;
         /* 6 rows x 16 columns */
         float32x4_t c0_0 = vld1q_f32(panel);
@@ -1501,11 +1530,11 @@ APART void output_16_6x4(const float *restrict input, const float *restrict pane
     }
 }
 
-/* 20 rows of one panel of 16 columns: out = bias + in . panel. */
+/* Tiles first to last - 1, of 5 rows, of one panel of 16 columns: out = bias + in . panel. */
 APART void output_16_5x4(const float *restrict input, const float *restrict panel,
-    float *restrict out)
+    float *restrict out, size_t first, size_t last)
 {
-    for (size_t tile = 0; tile < 4; tile++) {
+    for (size_t tile = first; tile < last; tile++) {
         const float *in_rows = input + 320 * tile;
         /* 5 rows x 16 columns */
         float32x4_t c0_0 = vld1q_f32(panel);
@@ -1589,12 +1618,20 @@ static void phase_output(const float *restrict weights, const attn_args *restric
     float *y = args->y;
     float *ws_heads = workspace + 6144;
     {
-        const size_t first = 4 * part / parts;
-        const size_t last = 4 * (part + 1) / parts;
-        for (size_t panel = first; panel < last; panel++) {
-            const size_t block = panel / 1;
-            output_16_6x4(ws_heads, weights + 1040 * panel + 12352, y + 16 * block);
-            output_16_5x4(ws_heads + 768, weights + 1040 * panel + 12352, y + 16 * block + 768);
+        const size_t first = 24 * part / parts;
+        const size_t last = 24 * (part + 1) / parts;
+        const size_t first_panel = first / 6;
+        const size_t last_panel = (last + 5) / 6;
+        for (size_t panel = first_panel; panel < last_panel; panel++) {
+            const size_t begin = first > 6 * panel ? first - 6 * panel : 0;
+            const size_t left = last > 6 * panel ? last - 6 * panel : 0;
+            const size_t end = left < 6 ? left : 6;
+            const size_t end1 = end < 2 ? end : 2;
+            output_16_6x4(ws_heads, weights + 1040 * panel + 12352, y + 16 * panel, begin, end1);
+            const size_t begin2 = begin > 2 ? begin - 2 : 0;
+            const size_t behind2 = end > 2 ? end - 2 : 0;
+            output_16_5x4(ws_heads + 768, weights + 1040 * panel + 12352, y + 16 * panel + 768,
+                begin2, behind2);
         }
     }
 }

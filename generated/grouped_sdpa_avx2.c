@@ -2821,10 +2821,18 @@ static void phase_attention(const attn_args *restrict args, float *restrict work
     float *y = args->y;
     float *scratch = workspace;
     {
-        attend_8(q, k, v, y, key_keep, scratch);
-        attend_8(q + 128, k, v, y + 128, key_keep, scratch);
-        attend_8(q + 256, k + 384, v + 384, y + 256, key_keep, scratch);
-        attend_8(q + 384, k + 384, v + 384, y + 384, key_keep, scratch);
+        {
+            attend_8(q, k, v, y, key_keep, scratch);
+        }
+        {
+            attend_8(q + 128, k, v, y + 128, key_keep, scratch);
+        }
+        {
+            attend_8(q + 256, k + 384, v + 384, y + 256, key_keep, scratch);
+        }
+        {
+            attend_8(q + 384, k + 384, v + 384, y + 384, key_keep, scratch);
+        }
     }
 }
 /* ---- Entry points ---------------------------------------------------------------------------- */

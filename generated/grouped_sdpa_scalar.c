@@ -830,12 +830,16 @@ static void phase_attention(const attn_args *restrict args, float *restrict work
     const uint8_t *key_keep = args->key_keep;
     float *y = args->y;
     float *scratch = workspace + 112 * part;
-    for (size_t unit = part; unit < 16; unit += parts) {
-        const size_t block = unit % 4;
-        const size_t item = unit / 4;
-        const size_t kv_head = item / 2;
-        attend_2(q + 128 * item + 32 * block, k + 384 * kv_head, v + 384 * kv_head,
-            y + 128 * item + 32 * block, key_keep, scratch);
+    {
+        const size_t first = 16 * part / parts;
+        const size_t last = 16 * (part + 1) / parts;
+        for (size_t unit = first; unit < last; unit++) {
+            const size_t turn = unit % 4;
+            const size_t head = unit / 4;
+            const size_t kv_head = head / 2;
+            attend_2(q + 128 * head + 32 * turn, k + 384 * kv_head, v + 384 * kv_head,
+                y + 128 * head + 32 * turn, key_keep, scratch);
+        }
     }
 }
 /* ---- Entry points ---------------------------------------------------------------------------- */

@@ -41,10 +41,12 @@
  *   fold: V bias stays: a row may be empty and then gives 0
  *   q: 128 rows x 384 -> 384, tile 13x2 (rows x vectors), row tiles 8x13 + 2x12, 12 panels of 2
  *     vectors, k unrolled by 1, next panel prefetched, stored head by head
- *   k: 128 rows x 384 -> 384, tile 13x2 (rows x vectors), row tiles 8x13 + 2x12, 12 panels of 2
- *     vectors, k unrolled by 1, next panel prefetched, stored head by head
- *   v: 128 rows x 384 -> 384, tile 13x2 (rows x vectors), row tiles 8x13 + 2x12, 12 panels of 2
- *     vectors, k unrolled by 1, next panel prefetched, stored head by head
+ *   k: 128 rows (up to each item's length) x 384 -> 384, tile 13x2 (rows x vectors), row tiles
+ *     8x13 + 2x12, 12 panels of 2 vectors, k unrolled by 1, next panel prefetched, stored head by
+ *     head
+ *   v: 128 rows (up to each item's length) x 384 -> 384, tile 13x2 (rows x vectors), row tiles
+ *     8x13 + 2x12, 12 panels of 2 vectors, k unrolled by 1, next panel prefetched, stored head by
+ *     head
  *   o: 128 rows x 384 -> 384, tile 13x2 (rows x vectors), row tiles 8x13 + 2x12, 12 panels of 2
  *     vectors, k unrolled by 1, next panel prefetched, stored by rows
  *   attention: 2 blocks of 64 queries (4 vectors, lanes along queries), context row tiles 4x13 +
@@ -191,11 +193,11 @@ static inline __m512 vec_exp2(__m512 x)
 
 /* ---- Projections: q, k, v = x . W^T + b ------------------------------------------------------ */
 
-/* 104 rows of one panel of 32 columns: out = bias + in . panel. */
+/* Tiles first to last - 1, of 13 rows, of one panel of 32 columns: out = bias + in . panel. */
 APART void project_32_biased_13x2(const float *restrict input, const float *restrict panel,
-    float *restrict out)
+    float *restrict out, size_t first, size_t last)
 {
-    for (size_t tile = 0; tile < 8; tile++) {
+    for (size_t tile = first; tile < last; tile++) {
         const float *in_rows = input + 4992 * tile;
         /* 13 rows x 32 columns */
         __m512 c0_0 = _mm512_loadu_ps(panel);
@@ -300,11 +302,11 @@ APART void project_32_biased_13x2(const float *restrict input, const float *rest
     }
 }
 
-/* 24 rows of one panel of 32 columns: out = bias + in . panel. */
+/* Tiles first to last - 1, of 12 rows, of one panel of 32 columns: out = bias + in . panel. */
 APART void project_32_biased_12x2(const float *restrict input, const float *restrict panel,
-    float *restrict out)
+    float *restrict out, size_t first, size_t last)
 {
-    for (size_t tile = 0; tile < 2; tile++) {
+    for (size_t tile = first; tile < last; tile++) {
         const float *in_rows = input + 4608 * tile;
         /* 12 rows x 32 columns */
         __m512 c0_0 = _mm512_loadu_ps(panel);
@@ -402,11 +404,11 @@ APART void project_32_biased_12x2(const float *restrict input, const float *rest
     }
 }
 
-/* 104 rows of one panel of 32 columns: out = in . panel. */
+/* Tiles first to last - 1, of 13 rows, of one panel of 32 columns: out = in . panel. */
 APART void project_32_13x2(const float *restrict input, const float *restrict panel,
-    float *restrict out)
+    float *restrict out, size_t first, size_t last)
 {
-    for (size_t tile = 0; tile < 8; tile++) {
+    for (size_t tile = first; tile < last; tile++) {
         const float *in_rows = input + 4992 * tile;
         /* 13 rows x 32 columns */
         __m512 c0_0 = _mm512_setzero_ps();
@@ -511,11 +513,11 @@ APART void project_32_13x2(const float *restrict input, const float *restrict pa
     }
 }
 
-/* 24 rows of one panel of 32 columns: out = in . panel. */
+/* Tiles first to last - 1, of 12 rows, of one panel of 32 columns: out = in . panel. */
 APART void project_32_12x2(const float *restrict input, const float *restrict panel,
-    float *restrict out)
+    float *restrict out, size_t first, size_t last)
 {
-    for (size_t tile = 0; tile < 2; tile++) {
+    for (size_t tile = first; tile < last; tile++) {
         const float *in_rows = input + 4608 * tile;
         /* 12 rows x 32 columns */
         __m512 c0_0 = _mm512_setzero_ps();
@@ -618,39 +620,104 @@ static void phase_project(const float *restrict weights, const attn_args *restri
     float *restrict workspace, size_t part, size_t parts)
 {
     const float *x = args->x;
+    const int32_t *kv_lengths = args->kv_lengths;
     float *ws_q = workspace;
     float *ws_k = workspace + 49152;
     float *ws_v = workspace + 98304;
     /* queries */
     {
-        const size_t first = 12 * part / parts;
-        const size_t last = 12 * (part + 1) / parts;
-        for (size_t panel = first; panel < last; panel++) {
-            const size_t block = panel / 1;
-            project_32_biased_13x2(x, weights + 12320 * panel, ws_q + 4096 * block);
-            project_32_biased_12x2(x + 39936, weights + 12320 * panel, ws_q + 4096 * block + 3328);
+        const size_t first = 120 * part / parts;
+        const size_t last = 120 * (part + 1) / parts;
+        const size_t first_panel = first / 10;
+        const size_t last_panel = (last + 9) / 10;
+        for (size_t panel = first_panel; panel < last_panel; panel++) {
+            const size_t begin = first > 10 * panel ? first - 10 * panel : 0;
+            const size_t left = last > 10 * panel ? last - 10 * panel : 0;
+            const size_t end = left < 10 ? left : 10;
+            const size_t end1 = end < 8 ? end : 8;
+            project_32_biased_13x2(x, weights + 12320 * panel, ws_q + 4096 * panel, begin, end1);
+            const size_t begin2 = begin > 8 ? begin - 8 : 0;
+            const size_t behind2 = end > 8 ? end - 8 : 0;
+            project_32_biased_12x2(x + 39936, weights + 12320 * panel, ws_q + 4096 * panel + 3328,
+                begin2, behind2);
         }
     }
     /* keys */
     {
-        const size_t first = 12 * part / parts;
-        const size_t last = 12 * (part + 1) / parts;
-        for (size_t panel = first; panel < last; panel++) {
-            const size_t block = panel / 1;
-            project_32_13x2(x, weights + 12288 * panel + 147840, ws_k + 4096 * block);
-            project_32_12x2(x + 39936, weights + 12288 * panel + 147840,
-                ws_k + 4096 * block + 3328);
+        /* row tiles of a panel that hold rows within their item's length */
+        size_t total = 0;
+        {
+            const size_t length = (size_t)kv_lengths[0];
+            const size_t tiles0 = (length + 12) / 13;
+            const size_t live0 = tiles0 < 8 ? tiles0 : 8;
+            const size_t behind104 = length > 104 ? length - 104 : 0;
+            const size_t tiles104 = (behind104 + 11) / 12;
+            const size_t tiles = live0 + tiles104;
+            total = total + tiles;
+        }
+        const size_t units = total * 12;
+        const size_t first = units * part / parts;
+        const size_t last = units * (part + 1) / parts;
+        size_t unit = 0;
+        for (size_t panel = 0; panel < 12; panel++) {
+            const size_t length = (size_t)kv_lengths[0];
+            const size_t tiles0 = (length + 12) / 13;
+            const size_t live0 = tiles0 < 8 ? tiles0 : 8;
+            const size_t behind104 = length > 104 ? length - 104 : 0;
+            const size_t tiles104 = (behind104 + 11) / 12;
+            const size_t tiles = live0 + tiles104;
+            const size_t begin = first > unit ? first - unit : 0;
+            const size_t left = last > unit ? last - unit : 0;
+            const size_t end = left < tiles ? left : tiles;
+            unit = unit + tiles;
+            if (begin < end) {
+                const size_t end1 = end < 8 ? end : 8;
+                project_32_13x2(x, weights + 12288 * panel + 147840, ws_k + 4096 * panel, begin,
+                    end1);
+                const size_t begin2 = begin > 8 ? begin - 8 : 0;
+                const size_t behind2 = end > 8 ? end - 8 : 0;
+                project_32_12x2(x + 39936, weights + 12288 * panel + 147840,
+                    ws_k + 4096 * panel + 3328, begin2, behind2);
+            }
         }
     }
     /* values */
     {
-        const size_t first = 12 * part / parts;
-        const size_t last = 12 * (part + 1) / parts;
-        for (size_t panel = first; panel < last; panel++) {
-            const size_t block = panel / 1;
-            project_32_biased_13x2(x, weights + 12320 * panel + 295296, ws_v + 4096 * block);
-            project_32_biased_12x2(x + 39936, weights + 12320 * panel + 295296,
-                ws_v + 4096 * block + 3328);
+        /* row tiles of a panel that hold rows within their item's length */
+        size_t total = 0;
+        {
+            const size_t length = (size_t)kv_lengths[0];
+            const size_t tiles0 = (length + 12) / 13;
+            const size_t live0 = tiles0 < 8 ? tiles0 : 8;
+            const size_t behind104 = length > 104 ? length - 104 : 0;
+            const size_t tiles104 = (behind104 + 11) / 12;
+            const size_t tiles = live0 + tiles104;
+            total = total + tiles;
+        }
+        const size_t units = total * 12;
+        const size_t first = units * part / parts;
+        const size_t last = units * (part + 1) / parts;
+        size_t unit = 0;
+        for (size_t panel = 0; panel < 12; panel++) {
+            const size_t length = (size_t)kv_lengths[0];
+            const size_t tiles0 = (length + 12) / 13;
+            const size_t live0 = tiles0 < 8 ? tiles0 : 8;
+            const size_t behind104 = length > 104 ? length - 104 : 0;
+            const size_t tiles104 = (behind104 + 11) / 12;
+            const size_t tiles = live0 + tiles104;
+            const size_t begin = first > unit ? first - unit : 0;
+            const size_t left = last > unit ? last - unit : 0;
+            const size_t end = left < tiles ? left : tiles;
+            unit = unit + tiles;
+            if (begin < end) {
+                const size_t end1 = end < 8 ? end : 8;
+                project_32_biased_13x2(x, weights + 12320 * panel + 295296, ws_v + 4096 * panel,
+                    begin, end1);
+                const size_t begin2 = begin > 8 ? begin - 8 : 0;
+                const size_t behind2 = end > 8 ? end - 8 : 0;
+                project_32_biased_12x2(x + 39936, weights + 12320 * panel + 295296,
+                    ws_v + 4096 * panel + 3328, begin2, behind2);
+            }
         }
     }
 }
@@ -1515,22 +1582,26 @@ static void phase_attention(const attn_args *restrict args, float *restrict work
     float *ws_v = workspace + 98304;
     float *ws_heads = workspace + 147456;
     float *scratch = workspace + 10368 * part + 196608;
-    for (size_t unit = part; unit < 24; unit += parts) {
-        const size_t block = unit % 2;
-        const size_t item = unit / 2;
+    {
         const size_t length = (size_t)kv_lengths[0];
-        attend_64(ws_q + 4096 * item + 2048 * block, ws_k + 4096 * item, ws_v + 4096 * item,
-            ws_heads + 32 * item + 24576 * block, scratch, length);
+        const size_t first = 24 * part / parts;
+        const size_t last = 24 * (part + 1) / parts;
+        for (size_t unit = first; unit < last; unit++) {
+            const size_t turn = unit % 2;
+            const size_t head = unit / 2;
+            attend_64(ws_q + 4096 * head + 2048 * turn, ws_k + 4096 * head, ws_v + 4096 * head,
+                ws_heads + 32 * head + 24576 * turn, scratch, length);
+        }
     }
 }
 
 /* ---- Output projection: y = heads . Wo^T + bo ------------------------------------------------ */
 
-/* 104 rows of one panel of 32 columns: out = bias + in . panel. */
+/* Tiles first to last - 1, of 13 rows, of one panel of 32 columns: out = bias + in . panel. */
 APART void output_32_13x2(const float *restrict input, const float *restrict panel,
-    float *restrict out)
+    float *restrict out, size_t first, size_t last)
 {
-    for (size_t tile = 0; tile < 8; tile++) {
+    for (size_t tile = first; tile < last; tile++) {
         const float *in_rows = input + 4992 * tile;
         /* 13 rows x 32 columns */
         __m512 c0_0 = _mm512_loadu_ps(panel);
@@ -1635,11 +1706,11 @@ APART void output_32_13x2(const float *restrict input, const float *restrict pan
     }
 }
 
-/* 24 rows of one panel of 32 columns: out = bias + in . panel. */
+/* Tiles first to last - 1, of 12 rows, of one panel of 32 columns: out = bias + in . panel. */
 APART void output_32_12x2(const float *restrict input, const float *restrict panel,
-    float *restrict out)
+    float *restrict out, size_t first, size_t last)
 {
-    for (size_t tile = 0; tile < 2; tile++) {
+    for (size_t tile = first; tile < last; tile++) {
         const float *in_rows = input + 4608 * tile;
         /* 12 rows x 32 columns */
         __m512 c0_0 = _mm512_loadu_ps(panel);
@@ -1744,13 +1815,20 @@ static void phase_output(const float *restrict weights, const attn_args *restric
     float *y = args->y;
     float *ws_heads = workspace + 147456;
     {
-        const size_t first = 12 * part / parts;
-        const size_t last = 12 * (part + 1) / parts;
-        for (size_t panel = first; panel < last; panel++) {
-            const size_t block = panel / 1;
-            output_32_13x2(ws_heads, weights + 12320 * panel + 443136, y + 32 * block);
+        const size_t first = 120 * part / parts;
+        const size_t last = 120 * (part + 1) / parts;
+        const size_t first_panel = first / 10;
+        const size_t last_panel = (last + 9) / 10;
+        for (size_t panel = first_panel; panel < last_panel; panel++) {
+            const size_t begin = first > 10 * panel ? first - 10 * panel : 0;
+            const size_t left = last > 10 * panel ? last - 10 * panel : 0;
+            const size_t end = left < 10 ? left : 10;
+            const size_t end1 = end < 8 ? end : 8;
+            output_32_13x2(ws_heads, weights + 12320 * panel + 443136, y + 32 * panel, begin, end1);
+            const size_t begin2 = begin > 8 ? begin - 8 : 0;
+            const size_t behind2 = end > 8 ? end - 8 : 0;
             output_32_12x2(ws_heads + 39936, weights + 12320 * panel + 443136,
-                y + 32 * block + 39936);
+                y + 32 * panel + 39936, begin2, behind2);
         }
     }
 }

@@ -1722,12 +1722,20 @@ static void phase_attention(float *restrict workspace, size_t part)
     float *ws_heads = workspace + 384;
     float *scratch = workspace + 512;
     {
-        attend_4(ws_q, ws_k, ws_v, ws_heads, scratch);
-        attend_4(ws_q + 64, ws_k + 64, ws_v + 64, ws_heads + 8, scratch);
+        {
+            attend_4(ws_q, ws_k, ws_v, ws_heads, scratch);
+        }
+        {
+            attend_4(ws_q + 64, ws_k + 64, ws_v + 64, ws_heads + 8, scratch);
+        }
     }
     {
-        attend_4(ws_q + 32, ws_k + 32, ws_v + 32, ws_heads + 64, scratch);
-        attend_4(ws_q + 96, ws_k + 96, ws_v + 96, ws_heads + 72, scratch);
+        {
+            attend_4(ws_q + 32, ws_k + 32, ws_v + 32, ws_heads + 64, scratch);
+        }
+        {
+            attend_4(ws_q + 96, ws_k + 96, ws_v + 96, ws_heads + 72, scratch);
+        }
     }
 }
 

@@ -101,11 +101,11 @@ static inline __m256 vec_exp2(__m256 x)
 
 /* ---- Projections: q, k, v = x . W^T + b ------------------------------------------------------ */
 
-/* 8 rows of one panel of 32 columns: out = bias + in . panel. */
+/* Tiles first to last - 1, of 2 rows, of one panel of 32 columns: out = bias + in . panel. */
 APART void project_32_biased_2x4(const float *restrict input, const float *restrict panel,
-    float *restrict out)
+    float *restrict out, size_t first, size_t last)
 {
-    for (size_t tile = 0; tile < 4; tile++) {
+    for (size_t tile = first; tile < last; tile++) {
         const float *in_rows = input + 128 * tile;
         /* 2 rows x 32 columns */
         __m256 c0_0 = _mm256_loadu_ps(panel);
@@ -257,11 +257,11 @@ APART void project_32_biased_2x4(const float *restrict input, const float *restr
     }
 }
 
-/* 8 rows of one panel of 32 columns: out = in . panel. */
+/* Tiles first to last - 1, of 2 rows, of one panel of 32 columns: out = in . panel. */
 APART void project_32_2x4(const float *restrict input, const float *restrict panel,
-    float *restrict out)
+    float *restrict out, size_t first, size_t last)
 {
-    for (size_t tile = 0; tile < 4; tile++) {
+    for (size_t tile = first; tile < last; tile++) {
         const float *in_rows = input + 128 * tile;
         /* 2 rows x 32 columns */
         __m256 c0_0 = _mm256_setzero_ps();
@@ -423,29 +423,41 @@ static void phase_project(const float *restrict weights, const attn_args *restri
     float *ws_v = workspace + 1024;
     /* queries */
     {
-        const size_t first = 2 * part / parts;
-        const size_t last = 2 * (part + 1) / parts;
-        for (size_t panel = first; panel < last; panel++) {
-            const size_t block = panel / 1;
-            project_32_biased_2x4(x, weights + 2080 * panel, ws_q + 256 * block);
+        const size_t first = 8 * part / parts;
+        const size_t last = 8 * (part + 1) / parts;
+        const size_t first_panel = first / 4;
+        const size_t last_panel = (last + 3) / 4;
+        for (size_t panel = first_panel; panel < last_panel; panel++) {
+            const size_t begin = first > 4 * panel ? first - 4 * panel : 0;
+            const size_t left = last > 4 * panel ? last - 4 * panel : 0;
+            const size_t end = left < 4 ? left : 4;
+            project_32_biased_2x4(x, weights + 2080 * panel, ws_q + 256 * panel, begin, end);
         }
     }
     /* keys */
     {
-        const size_t first = 2 * part / parts;
-        const size_t last = 2 * (part + 1) / parts;
-        for (size_t panel = first; panel < last; panel++) {
-            const size_t block = panel / 1;
-            project_32_2x4(x, weights + 2048 * panel + 4160, ws_k + 256 * block);
+        const size_t first = 8 * part / parts;
+        const size_t last = 8 * (part + 1) / parts;
+        const size_t first_panel = first / 4;
+        const size_t last_panel = (last + 3) / 4;
+        for (size_t panel = first_panel; panel < last_panel; panel++) {
+            const size_t begin = first > 4 * panel ? first - 4 * panel : 0;
+            const size_t left = last > 4 * panel ? last - 4 * panel : 0;
+            const size_t end = left < 4 ? left : 4;
+            project_32_2x4(x, weights + 2048 * panel + 4160, ws_k + 256 * panel, begin, end);
         }
     }
     /* values */
     {
-        const size_t first = 2 * part / parts;
-        const size_t last = 2 * (part + 1) / parts;
-        for (size_t panel = first; panel < last; panel++) {
-            const size_t block = panel / 1;
-            project_32_2x4(x, weights + 2048 * panel + 8256, ws_v + 256 * block);
+        const size_t first = 8 * part / parts;
+        const size_t last = 8 * (part + 1) / parts;
+        const size_t first_panel = first / 4;
+        const size_t last_panel = (last + 3) / 4;
+        for (size_t panel = first_panel; panel < last_panel; panel++) {
+            const size_t begin = first > 4 * panel ? first - 4 * panel : 0;
+            const size_t left = last > 4 * panel ? last - 4 * panel : 0;
+            const size_t end = left < 4 ? left : 4;
+            project_32_2x4(x, weights + 2048 * panel + 8256, ws_v + 256 * panel, begin, end);
         }
     }
 }
@@ -702,21 +714,23 @@ static void phase_attention(float *restrict workspace, size_t part, size_t parts
     float *ws_v = workspace + 1024;
     float *ws_heads = workspace + 1536;
     float *scratch = workspace + 128 * part + 2048;
-    for (size_t unit = part; unit < 16; unit += parts) {
-        const size_t head = unit % 8;
-        const size_t batch = unit / 8;
-        attend_4(ws_q + 32 * batch + 64 * head, ws_k + 32 * batch + 64 * head,
-            ws_v + 32 * batch + 64 * head, ws_heads + 256 * batch + 8 * head, scratch);
+    for (size_t batch = 0; batch < 2; batch++) {
+        const size_t first = (8 * part + batch % parts) / parts;
+        const size_t last = (8 * (part + 1) + batch % parts) / parts;
+        for (size_t unit = first; unit < last; unit++) {
+            attend_4(ws_q + 32 * batch + 64 * unit, ws_k + 32 * batch + 64 * unit,
+                ws_v + 32 * batch + 64 * unit, ws_heads + 256 * batch + 8 * unit, scratch);
+        }
     }
 }
 
 /* ---- Output projection: y = heads . Wo^T + bo ------------------------------------------------ */
 
-/* 8 rows of one panel of 32 columns: out = bias + in . panel. */
+/* Tiles first to last - 1, of 2 rows, of one panel of 32 columns: out = bias + in . panel. */
 APART void output_32_2x4(const float *restrict input, const float *restrict panel,
-    float *restrict out)
+    float *restrict out, size_t first, size_t last)
 {
-    for (size_t tile = 0; tile < 4; tile++) {
+    for (size_t tile = first; tile < last; tile++) {
         const float *in_rows = input + 128 * tile;
         /* 2 rows x 32 columns */
         __m256 c0_0 = _mm256_loadu_ps(panel);
@@ -875,11 +889,15 @@ static void phase_output(const float *restrict weights, const attn_args *restric
     float *y = args->y;
     float *ws_heads = workspace + 1536;
     {
-        const size_t first = 2 * part / parts;
-        const size_t last = 2 * (part + 1) / parts;
-        for (size_t panel = first; panel < last; panel++) {
-            const size_t block = panel / 1;
-            output_32_2x4(ws_heads, weights + 2080 * panel + 12352, y + 32 * block);
+        const size_t first = 8 * part / parts;
+        const size_t last = 8 * (part + 1) / parts;
+        const size_t first_panel = first / 4;
+        const size_t last_panel = (last + 3) / 4;
+        for (size_t panel = first_panel; panel < last_panel; panel++) {
+            const size_t begin = first > 4 * panel ? first - 4 * panel : 0;
+            const size_t left = last > 4 * panel ? last - 4 * panel : 0;
+            const size_t end = left < 4 ? left : 4;
+            output_32_2x4(ws_heads, weights + 2080 * panel + 12352, y + 32 * panel, begin, end);
         }
     }
 }

@@ -74,6 +74,10 @@ function attention.build(problem, machine, dims, straight)
         repair = problem.masked,
         -- what a block computes depends on where its queries stand, not only on its pointers
         by_query = problem.causal ~= nil or problem.padded_queries == "zero",
+        -- blocks of padded queries are only cleared
+        skips = not straight and problem.padded_queries == "zero",
+        -- a block's cost depends on its place: parts then take long and short ones in turns
+        uneven = not straight and (problem.causal ~= nil or problem.padded_queries == "zero"),
         heads_inside = problem.return_weights == "mean",
     }
 end

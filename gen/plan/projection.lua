@@ -22,18 +22,19 @@ local function panel_groups(column_groups, lanes, depth, has_bias, base)
     return groups, offset
 end
 
--- The projection `name` of stage `stage` ("project", "output") for shape {rows, depth, columns,
--- head_width, bias, packed_base, straight}. Of an input with more rows an item (`input_rows`, of
--- `items`) only those from `first_row` on are read.
+-- The projection `name` of stage `stage` ("project", "output") for shape {rows, items, depth,
+-- columns, head_width, bias, packed_base, straight}. Of an input with more rows an item
+-- (`input_rows`) only those from `first_row` on are read. `bounded`: rows beyond an item's length
+-- are left out, so tiles may not straddle two items.
 function projection.build(name, stage, problem, machine, shape)
     local lanes <const> = machine.lanes
     shape.vectors = ceil_div(shape.columns, lanes)
-    local item_rows = shape.rows
-    local apart <const> = shape.input_rows and shape.input_rows * shape.items > shape.rows
-    local input_row = shape.depth
-    if apart and shape.rows == shape.items then
-        input_row = shape.input_rows * shape.depth -- one row an item: all equally far apart
-    elseif apart then
+    local item_rows, input_row = shape.rows, shape.depth
+    local input_rows <const> = shape.input_rows or shape.rows // shape.items
+    local apart <const> = input_rows * shape.items > shape.rows
+    if apart and shape.rows == shape.items and not shape.bounded then
+        input_row = input_rows * shape.depth -- one row an item: all equally far apart
+    elseif apart or shape.bounded then
         item_rows = shape.rows // shape.items
     end
     local tile <const> = tiles.choose(stage, problem, machine, shape,
@@ -45,9 +46,9 @@ function projection.build(name, stage, problem, machine, shape)
         padded_columns = shape.vectors * lanes, bias = shape.bias, groups = groups,
         panels = groups[#groups].first_panel + groups[#groups].count,
         -- of each item; items in one piece count as one
-        items = shape.rows // item_rows, item_rows = item_rows,
+        items = shape.rows // item_rows, item_rows = item_rows, bounded = shape.bounded,
         row_groups = tile.row_groups, tiles = ceil_div(item_rows, tile.rows),
-        input_row = input_row, input_item = apart and shape.input_rows * shape.depth or 0,
+        input_row = input_row, input_item = input_rows * shape.depth,
         input_first = (shape.first_row or 0) * shape.depth,
         tile_rows = tile.rows, tile_vectors = tile.vectors,
         cycles = tile.cycles * (shape.rows // item_rows), packed_end = packed_end,
@@ -65,7 +66,7 @@ function projection.choose_prefetch(built)
     local list <const> = { table.unpack(built.projections) }
     list[#list + 1] = built.output
     for _, one in ipairs(list) do
-        one.prefetch = not stay and not built.straight and one.tiles > 1
+        one.prefetch = not stay and not built.straight and one.items * one.tiles > 1
     end
 end
 

@@ -29,7 +29,7 @@ local function as_parameter(value, name)
 end
 
 -- The functions of one kind of query block; `query0` is constant in straight-line code. Returns
--- {attend, clear_weights, scale_weights}.
+-- {attend, and where needed clear_rows, clear_weights, scale_weights}.
 local function build_block(phase, plan, block, query0, suffix)
     local problem <const> = plan.problem
     local ctx <const> = {
@@ -45,6 +45,9 @@ local function build_block(phase, plan, block, query0, suffix)
     if plan.attention.mask_panel then ctx.mask_panel = ir.mem("mask_panel") end
 
     local made <const> = {}
+    if problem.padded_queries == "zero" and not problem.output_projection then
+        made.clear_rows = phase:add(context.build_clear(ctx))
+    end
     made.attend = ir.func("attend" .. suffix,
         { ("Attention of one head for %d queries."):format(block.queries) },
         parameters, function(body)
@@ -65,14 +68,16 @@ local function build_block(phase, plan, block, query0, suffix)
             local repair <const>, functions <const> = context.build(ctx)
             if repair then phase:add(repair).apart = not plan.straight end
             for _, fn in ipairs(functions) do stage(fn) end
-            if problem.padded_queries == "zero" and not problem.output_projection then
-                stage(context.build_clear(ctx))
-            end
+            if made.clear_rows then body:call(made.clear_rows) end
         end)
     phase:add(made.attend)
-    if problem.return_weights == "mean" then
+    local mean <const> = problem.return_weights == "mean"
+    if mean or problem.return_weights and plan.attention.skips then
         made.clear_weights = phase:add(softmax.build_mean(ctx, "clear_weights",
-            "Weights start at zero; every head adds its own.", "store_zero"))
+            mean and "Weights start at zero; every head adds its own."
+                or "Padded queries attend to nothing.", "store_zero"))
+    end
+    if mean then
         made.scale_weights = phase:add(softmax.build_mean(ctx, "scale_weights",
             "The mean over the heads.", "scale_value", ir.float(1.0 / problem.heads)))
     end
@@ -88,40 +93,75 @@ function attention.build(kernel, plan)
     local out <const> = problem.output_projection and kernel:buffer("heads") or ir.mem("y")
     local S <const>, L <const> = problem.kv_len, problem.seq_len
 
-    local function call_head(body, block, made, batch, head, query0)
+    -- where the results of one head's queries from query0 on go
+    local function result_rows(batch, head, query0)
+        local rows <const> = problem.return_weights == "per_head"
+            and batch * (problem.heads * L * S) + head * (L * S) or batch * (L * S)
+        return {
+            out_rows = ir.offset(out, batch * plan.out.batch + head * plan.out.head
+                + query0 * plan.out.row),
+            weight_rows = ir.mem("weights_out", rows + query0 * S), query0 = query0,
+        }
+    end
+
+    local function call_head(body, made, batch, head, query0)
         local kv_head <const> = problem.group == 1 and head
             or body:size("kv_head", "quotient", head, ir.index(problem.group))
         local mask_ctx <const> = { problem = problem, batch = batch, head = head, query0 = query0 }
-        local rows <const> = problem.return_weights == "per_head"
-            and batch * (problem.heads * L * S) + head * (L * S) or batch * (L * S)
-        body:call(made.attend, {
-            query_rows = ir.offset(q,
-                batch * plan.q.batch + head * plan.q.head + query0 * plan.q.row),
-            key_rows = ir.offset(k, batch * plan.k.batch + kv_head * plan.k.head),
-            value_rows = ir.offset(v, batch * plan.v.batch + kv_head * plan.v.head),
-            out_rows = ir.offset(out, batch * plan.out.batch + head * plan.out.head
-                + query0 * plan.out.row),
-            weight_rows = ir.mem("weights_out", rows + query0 * S),
-            key_keep = ir.mem("key_keep", batch * S),
-            mask_keep = problem.mask_tensor and mask.tensor_mem(mask_ctx, "mask_keep"),
-            mask_add = problem.mask_tensor and mask.tensor_mem(mask_ctx, "mask_add"),
-            scratch = ir.mem("scratch"), query0 = query0, block = block,
-        })
+        local given <const> = result_rows(batch, head, query0)
+        given.query_rows = ir.offset(q,
+            batch * plan.q.batch + head * plan.q.head + query0 * plan.q.row)
+        given.key_rows = ir.offset(k, batch * plan.k.batch + kv_head * plan.k.head)
+        given.value_rows = ir.offset(v, batch * plan.v.batch + kv_head * plan.v.head)
+        given.key_keep = ir.mem("key_keep", batch * S)
+        given.mask_keep = problem.mask_tensor and mask.tensor_mem(mask_ctx, "mask_keep")
+        given.mask_add = problem.mask_tensor and mask.tensor_mem(mask_ctx, "mask_add")
+        body:call(made.attend, given)
     end
 
-    local function call_block(body, block, made, batch, query0, each_head)
+    -- attend for the heads of a block; mean weights run over all heads at once
+    local function attend_block(body, made, batch, query0, each_head)
+        local mean_rows <const> = shape.heads_inside and result_rows(batch, ir.index(0), query0)
+        if mean_rows then body:call(made.clear_weights, mean_rows) end
+        each_head(body, function(inner, head) call_head(inner, made, batch, head, query0) end)
+        if mean_rows then body:call(made.scale_weights, mean_rows) end
+    end
+
+    -- zeros where the caller reads, for a block of padded queries
+    local function clear_block(body, made, batch, query0, each_head)
         if shape.heads_inside then
-            local rows <const> = { weight_rows = ir.mem("weights_out",
-                batch * (L * S) + query0 * S) }
-            body:call(made.clear_weights, rows)
-            body:each("head", problem.heads, plan.straight, function(inner, head)
-                call_head(inner, block, made, batch, head, query0)
-            end)
-            body:call(made.scale_weights, rows)
-        else
-            each_head(body, function(inner, head)
-                call_head(inner, block, made, batch, head, query0)
-            end)
+            body:call(made.clear_weights, result_rows(batch, ir.index(0), query0))
+        end
+        each_head(body, function(inner, head)
+            local rows <const> = result_rows(batch, head, query0)
+            if made.clear_weights and not shape.heads_inside then
+                inner:call(made.clear_weights, rows)
+            end
+            if made.clear_rows then inner:call(made.clear_rows, rows) end
+        end)
+    end
+
+    local function call_block(body, made, batch, query0, each_head)
+        if not shape.skips then
+            attend_block(body, made, batch, query0, each_head)
+            return
+        end
+        local clears <const> = made.clear_weights or made.clear_rows
+        body:when("lt", { query0, ir.var("length") }, function(inner)
+            attend_block(inner, made, batch, query0, each_head)
+        end, clears and function(inner)
+            clear_block(inner, made, batch, query0, each_head)
+        end or nil)
+    end
+
+    -- build(body, head) for one head, or for all where they run inside
+    local function heads_of(head)
+        return function(body, build)
+            if shape.heads_inside or plan.straight then
+                body:each("head", problem.heads, plan.straight, build)
+            else
+                build(body, head)
+            end
         end
     end
 
@@ -153,10 +193,8 @@ function attention.build(kernel, plan)
             body:scope(function(inner)
                 load_length(inner, ir.index(batch))
                 for _, variant in ipairs(variants) do
-                    call_block(inner, variant.block, variant.made, ir.index(batch),
-                        ir.index(variant.query0), function(deep, call)
-                            for head = 0, problem.heads - 1 do call(deep, ir.index(head)) end
-                        end)
+                    call_block(inner, variant.made, ir.index(batch),
+                        ir.index(variant.query0), heads_of())
                 end
             end)
         end
@@ -170,23 +208,20 @@ function attention.build(kernel, plan)
     end
     local blocks <const> = shape.block_count
     local heads <const> = shape.heads_inside and 1 or problem.heads
-    body:loop({ var = "unit", from = ir.var("part"), to = problem.batch * heads * blocks,
-        step = "parts" }, function(inner, unit)
-        local index <const> = blocks == 1 and ir.index(0)
-            or inner:size("block", "remainder", unit, ir.index(blocks))
-        local item <const> = blocks == 1 and unit or inner:size("item", "quotient", unit,
-            ir.index(blocks))
-        local head <const> = heads == 1 and ir.index(0) or problem.batch == 1 and item
-            or inner:size("head", "remainder", item, ir.index(heads))
-        local batch <const> = problem.batch == 1 and ir.index(0) or heads == 1 and item
-            or inner:size("batch", "quotient", item, ir.index(heads))
-        load_length(inner, batch)
+    local function call_unit(inner, batch, unit)
+        local index, head = ir.index(0), heads == 1 and ir.index(0) or unit
+        if blocks > 1 then
+            index = heads == 1 and unit or inner:size("turn", "remainder", unit, ir.index(blocks))
+            if shape.uneven then
+                index = inner:size("block", "outside_in", index, ir.index(blocks - 1))
+            end
+            head = heads == 1 and head or inner:size("head", "quotient", unit, ir.index(blocks))
+        end
         local function dispatch(deep, i)
             local block <const> = shape.blocks[i]
             local function this(last)
-                call_block(last, block, made[i], batch,
-                    (index + -block.first_index) * block.width + block.first,
-                    function(deepest, call) call(deepest, head) end)
+                call_block(last, made[i], batch,
+                    (index + -block.first_index) * block.width + block.first, heads_of(head))
             end
             if i == #shape.blocks then
                 this(deep)
@@ -196,6 +231,18 @@ function attention.build(kernel, plan)
             end
         end
         dispatch(inner, 1)
+    end
+    -- Every item is shared out by itself, since its length decides what it costs, in runs of
+    -- neighbouring heads; what does not divide evenly goes to another part item by item.
+    body:each("batch", problem.batch, false, function(item, batch)
+        load_length(item, batch)
+        local suffix <const> = problem.batch == 1 and "" or "_after"
+        local units <const> = ir.index(heads * blocks)
+        local first <const> = item:size("first", "share" .. suffix, units, "part", "parts", batch)
+        local last <const> = item:size("last", "share_end" .. suffix, units, "part", "parts",
+            batch)
+        item:loop({ var = "unit", from = first, to = last },
+            function(inner, unit) call_unit(inner, batch, unit) end)
     end)
 end
 

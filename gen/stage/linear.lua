@@ -10,7 +10,8 @@ local tile <const> = require("gen.tile")
 
 local linear <const> = {}
 
-local parameters <const> = { { "input", "input" }, { "input", "panel" }, { "output", "out" } }
+local parameters <const> = { { "input", "input" }, { "input", "panel" }, { "output", "out" },
+    { "size", "first" }, { "size", "last" } }
 
 -- One tile of `rows` rows from `row` on.
 local function emit_tile(block, plan, projection, group, options, row, rows)
@@ -44,7 +45,7 @@ end
 -- `row_before`
 -- rows were done by earlier functions.
 local function next_panel(projection, group, row_before)
-    local share <const> = group.panel_floats // projection.rows + 1
+    local share <const> = group.panel_floats // projection.item_rows + 1
     local step <const> = group.panel_floats // projection.tiles // projection.depth + 1
     return function(row)
         local start <const> = (row + row_before) * share + group.panel_floats
@@ -52,69 +53,209 @@ local function next_panel(projection, group, row_before)
     end
 end
 
--- `count` tiles of `rows` rows of one panel, as a function(input, panel, out).
-local function rows_function(plan, projection, group, options, rows, count, row_before)
+-- The tiles of `rows` rows of one panel, as a function(input, panel, out, first, last): those from
+-- `first` to `last`, counted from the row that input and out point at; a lone tile needs no count.
+local function rows_function(plan, projection, group, options, rows, lone, row_before)
     options.prefetch = projection.prefetch and next_panel(projection, group, row_before)
+    local columns <const> = group.vectors * plan.machine.lanes
+    local formula <const> = projection.bias and "bias + in . panel" or "in . panel"
     return ir.func(("%s_%dx%d"):format(options.name, rows, group.vectors),
-        { ("%d rows of one panel of %d columns: out = %sin . panel."):format(count * rows,
-            group.vectors * plan.machine.lanes, projection.bias and "bias + " or "") },
+        { lone and ("%d rows of one panel of %d columns: out = %s."):format(rows, columns, formula)
+            or ("Tiles first to last - 1, of %d rows, of one panel of %d columns: out = %s.")
+                :format(rows, columns, formula) },
         parameters, function(block)
-            block:each("tile", count, false, function(body, i)
-                emit_tile(body, plan, projection, group, options, i * rows, rows)
-            end)
+            if lone then
+                emit_tile(block, plan, projection, group, options, ir.index(0), rows)
+                return
+            end
+            block:loop({ var = "tile", from = ir.var("first"), to = ir.var("last") },
+                function(body, i)
+                    emit_tile(body, plan, projection, group, options, i * rows, rows)
+                end)
         end)
 end
 
+-- Row tiles of an item that hold one of its first `length` rows, as an index.
+local function live_tiles(block, projection, length)
+    local total, row = ir.index(0), 0
+    for i, group in ipairs(projection.row_groups) do
+        local rest <const> = block:size("behind" .. row, "excess", length, ir.index(row))
+        local tiles = block:size("tiles" .. row, "quotient", rest + (group.size - 1),
+            ir.index(group.size))
+        if i < #projection.row_groups then
+            tiles = block:size("live" .. row, "min", tiles, ir.index(group.count))
+        end
+        total = i == 1 and tiles or block:size("tiles", "sum", total, tiles)
+        row = row + group.count * group.size
+    end
+    return total
+end
+
+-- The number of an item's rows that are wanted, as an index.
+local function wanted_rows(block, plan, projection, item, at_least)
+    local length = block:size("length", "load_i32", ir.mem("kv_lengths", item))
+    if projection.item_rows < plan.problem.kv_len then
+        length = block:size("rows", "min", length, ir.index(projection.item_rows))
+    end
+    if at_least > 0 then length = block:size("wanted", "at_least", length, ir.index(at_least)) end
+    return length
+end
+
+-- Shares out (panel, item, row tile) triples, panel by panel, so that parts differ by a tile at
+-- most. Calls build(body, panel, begin, end, item) for the run of tiles [begin, end) of an item.
+local function share_tiles(phase, projection, group, build)
+    local items <const>, tiles <const> = projection.items, projection.tiles
+    local panel_tiles <const> = items * tiles
+    phase.body:scope(function(body)
+        local units <const> = ir.index(group.count * panel_tiles)
+        local first <const> = body:size("first", "share", units, "part", "parts")
+        local last <const> = body:size("last", "share_end", units, "part", "parts")
+        local from <const> = body:size("first_panel", "quotient", first, ir.index(panel_tiles))
+        local to <const> = body:size("last_panel", "quotient", last + (panel_tiles - 1),
+            ir.index(panel_tiles))
+        body:loop({ var = "panel", from = from, to = to }, function(inner, panel)
+            if panel_tiles == 1 then
+                build(inner, panel, ir.index(0), ir.index(1), ir.index(0))
+                return
+            end
+            inner:each("item", items, false, function(deep, item)
+                local before <const> = panel * panel_tiles + item * tiles
+                local begin <const> = deep:size("begin", "excess", first, before)
+                local left <const> = deep:size("left", "excess", last, before)
+                local stop <const> = deep:size("end", "min", left, ir.index(tiles))
+                if items == 1 then
+                    build(deep, panel, begin, stop, item)
+                else
+                    deep:when("lt", { begin, stop },
+                        function(call) build(call, panel, begin, stop, item) end)
+                end
+            end)
+        end)
+    end)
+end
+
+-- The same where an item's rows end at its length: build(body, panel, begin, end, item, is_last),
+-- all items of a panel while it is hot. is_last(inside) runs for the part that has the item's last
+-- tile; with options.after every item has one.
+local function share_live_tiles(phase, plan, projection, group, options, build)
+    local at_least <const> = options.after and 1 or 0
+    local function live(body, item)
+        return live_tiles(body, projection, wanted_rows(body, plan, projection, item, at_least))
+    end
+    phase.body:scope(function(body)
+        body:note("row tiles of a panel that hold rows within their item's length")
+        body:declare("size", "total", "copy", ir.index(0))
+        body:each("item", projection.items, false, function(inner, item)
+            inner:set("total", "sum", "total", live(inner, item))
+        end)
+        body:let("size", "units", "times", ir.var("total"), ir.index(group.count))
+        local first <const> = body:size("first", "share", ir.var("units"), "part", "parts")
+        local last <const> = body:size("last", "share_end", ir.var("units"), "part", "parts")
+        body:declare("size", "unit", "copy", ir.index(0))
+        body:loop({ var = "panel", from = 0, to = group.count }, function(inner, panel)
+            inner:each("item", projection.items, false, function(deep, item)
+                local tiles <const> = live(deep, item)
+                local begin <const> = deep:size("begin", "excess", first, ir.var("unit"))
+                local left <const> = deep:size("left", "excess", last, ir.var("unit"))
+                local to <const> = deep:size("end", "min", left, tiles)
+                deep:set("unit", "sum", "unit", tiles)
+                deep:when("lt", { begin, to }, function(call)
+                    build(call, panel, begin, to, item, function(last_tile)
+                        call:when("ge", { to, tiles }, last_tile)
+                    end)
+                end)
+            end)
+        end)
+    end)
+end
+
 -- Appends one panel group of `projection` to `phase`: its functions, and in the phase's body the
--- calls for the share (part of parts) of its panels.
+-- calls for the share (part of parts) of its tiles.
 --   group                    with last_lanes: see peel
 --   options.name             of the functions
 --   options.input, out       mems of the first input row and of the output tensor
+--   options.input_item       floats from item to item of the input
 --   options.input_row, output_row   strides of a row in floats
---   options.after            called with (block, out of the panel) after each panel
+--   options.after            called with (block, out of the panel and item, item) when an item's
+--                            rows of a panel are done
 function linear.build(phase, plan, projection, group, options)
     options.last_lanes = group.last_lanes or plan.machine.lanes
-    local function walk(body, panel, call)
+    local function panel_out(body, panel)
         local at <const> = panel + group.start
-        local major <const> = body:size("block", "quotient", at, ir.index(group.per_block))
-        local minor <const> = group.per_block > 1
-            and body:size("within", "remainder", at, ir.index(group.per_block)) or ir.index(0)
-        local out <const> = ir.offset(options.out, major * group.block_stride
-            + minor * group.panel_stride + group.target)
-        call(ir.mem("weights", panel * group.panel_floats + group.offset), out)
-        if options.after then options.after(body, out) end
-    end
-    -- equal row tiles: in a loop inside one function, or one call each
-    local calls <const>, row = {}, 0
-    for _, row_group in ipairs(projection.row_groups) do
-        local inside <const> = projection.straight and 1 or row_group.count
-        local fn <const> = phase:share(
-            rows_function(plan, projection, group, options, row_group.size, inside, row))
-        fn.apart = not projection.straight
-        for _ = 1, row_group.count // inside do
-            calls[#calls + 1] = { fn = fn, row = row }
-            row = row + inside * row_group.size
+        local major, minor = at, ir.index(0)
+        if group.per_block > 1 then
+            major = body:size("block", "quotient", at, ir.index(group.per_block))
+            minor = body:size("within", "remainder", at, ir.index(group.per_block))
         end
+        return ir.offset(options.out, major * group.block_stride
+            + minor * group.panel_stride + group.target)
     end
-    local function call_panel(body, panel)
-        walk(body, panel, function(weights, out)
-            for _, one in ipairs(calls) do
-                body:call(one.fn, { panel = weights,
-                    input = ir.offset(options.input, one.row * options.input_row),
-                    out = ir.offset(out, one.row * options.output_row) })
+    -- row groups of an item with their functions; in straight-line code one call a tile
+    local runs <const>, row, tile_count = {}, 0, 0
+    local lone <const> = projection.straight or projection.tiles == 1
+    for _, row_group in ipairs(projection.row_groups) do
+        local fn <const> = phase:share(
+            rows_function(plan, projection, group, options, row_group.size, lone, row))
+        fn.apart = not projection.straight
+        runs[#runs + 1] = { fn = fn, count = row_group.count, size = row_group.size, row = row,
+            tile = tile_count }
+        row = row + row_group.count * row_group.size
+        tile_count = tile_count + row_group.count
+    end
+    -- tiles [first, last) of a run, from `row` of the item on
+    local function call_run(body, run, panel, out, item, first_row, first, last)
+        body:call(run.fn, { panel = ir.mem("weights", panel * group.panel_floats + group.offset),
+            input = ir.offset(options.input,
+                item * options.input_item + first_row * options.input_row),
+            out = ir.offset(out, (item * projection.item_rows + first_row) * options.output_row),
+            first = first, last = last })
+    end
+    -- tiles [begin, to) of an item, counted over all its runs
+    local function call_tiles(body, panel, begin, to, item)
+        local out <const> = panel_out(body, panel)
+        for i, run in ipairs(runs) do
+            local first, last = begin, to
+            if run.tile > 0 then
+                first = body:size("begin" .. i, "excess", begin, ir.index(run.tile))
+                last = body:size("behind" .. i, "excess", to, ir.index(run.tile))
             end
-        end)
+            if i < #runs then last = body:size("end" .. i, "min", last, ir.index(run.count)) end
+            call_run(body, run, panel, out, item, run.row, first, last)
+        end
+        return out
     end
+    local function finish(body, out, item)
+        local item_floats <const> = projection.rows // plan.problem.batch * options.output_row
+        options.after(body, ir.offset(out, item * item_floats), item)
+    end
+
     if projection.straight then
-        for i = 0, group.count - 1 do call_panel(phase.body, ir.index(i)) end
-        return
+        for i = 0, group.count - 1 do
+            local panel <const> = ir.index(i)
+            local out <const> = panel_out(phase.body, panel)
+            for item = 0, projection.items - 1 do
+                for _, run in ipairs(runs) do
+                    for t = 0, run.count - 1 do
+                        call_run(phase.body, run, panel, out, ir.index(item),
+                            run.row + t * run.size)
+                    end
+                end
+            end
+            for item = 0, options.after and plan.problem.batch - 1 or -1 do
+                finish(phase.body, out, ir.index(item))
+            end
+        end
+    elseif not projection.bounded then
+        share_tiles(phase, projection, group, call_tiles)
+    else
+        share_live_tiles(phase, plan, projection, group, options,
+            function(body, panel, begin, to, item, when_last)
+                local out <const> = call_tiles(body, panel, begin, to, item)
+                if options.after then
+                    when_last(function(inner) finish(inner, out, item) end)
+                end
+            end)
     end
-    phase.body:scope(function(body)
-        local count <const> = ir.index(group.count)
-        local first <const> = body:size("first", "share", count, "part", "parts")
-        local last <const> = body:size("last", "share_end", count, "part", "parts")
-        body:loop({ var = "panel", from = first, to = last }, call_panel)
-    end)
 end
 
 -- A group as the list of groups its output needs: where the last vector of the whole projection is

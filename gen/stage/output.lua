@@ -5,17 +5,16 @@ local linear <const> = require("gen.stage.linear")
 
 local output <const> = {}
 
--- Stores zeros in a panel's columns of the rows >= kv_lengths[b], as a function(out, kv_lengths).
+-- Stores zeros in a panel's columns of an item's rows from `length` on, as a function(out, length).
 local function clear_function(plan, group, columns)
     local problem <const>, lanes <const> = plan.problem, plan.machine.lanes
     return ir.func(("clear_padded_%d"):format(columns),
-        { ("Zeros in %d columns of y for queries beyond their item's length."):format(columns) },
-        { { "output", "out" }, { "lengths", "kv_lengths" } }, function(block)
-            local function clear(body, batch, row)
+        { ("Zeros in %d columns of y for an item's queries beyond its length."):format(columns) },
+        { { "output", "out" }, { "size", "length" } }, function(block)
+            local function clear(body, row)
                 body:let("vec", "none", "zero")
                 for v = 0, group.vectors - 1 do
-                    local to <const> = ir.mem("out", batch * (problem.seq_len * problem.d_model)
-                        + row * problem.d_model + v * lanes)
+                    local to <const> = ir.mem("out", row * problem.d_model + v * lanes)
                     if v == group.vectors - 1 and group.last_lanes < lanes then
                         body:run("store_part", to, "none", ir.index(group.last_lanes))
                     else
@@ -23,19 +22,16 @@ local function clear_function(plan, group, columns)
                     end
                 end
             end
-            block:each("batch", problem.batch, plan.straight, function(body, batch)
-                local length <const> = body:size("length", "load_i32", ir.mem("kv_lengths", batch))
-                if not plan.straight then
-                    body:loop({ var = "row", from = length, to = problem.seq_len },
-                        function(inner, row) clear(inner, batch, row) end)
-                    return
-                end
-                for row = 0, problem.seq_len - 1 do
-                    body:when("ge", { ir.index(row), length }, function(inner)
-                        clear(inner, batch, ir.index(row))
-                    end)
-                end
-            end)
+            local length <const> = ir.var("length")
+            if not plan.straight then
+                block:loop({ var = "row", from = length, to = problem.seq_len }, clear)
+                return
+            end
+            for row = 0, problem.seq_len - 1 do
+                block:when("ge", { ir.index(row), length }, function(body)
+                    clear(body, ir.index(row))
+                end)
+            end
         end)
 end
 
@@ -50,9 +46,16 @@ function output.build(kernel, plan)
                 and phase:share(clear_function(plan, group, columns))
             linear.build(phase, plan, projection, group, {
                 name = ("output_%d"):format(columns),
-                input = kernel:buffer("heads"), input_row = projection.depth,
+                input = kernel:buffer("heads"), input_item = projection.input_item,
+                input_row = projection.input_row,
                 out = ir.mem("y"), output_row = projection.columns,
-                after = clear and function(body, out) body:call(clear, { out = out }) end or nil,
+                after = clear and function(body, out, item)
+                    body:scope(function(inner)
+                        local length <const> = inner:size("padded_from", "load_i32",
+                            ir.mem("kv_lengths", item))
+                        inner:call(clear, { out = out, length = length })
+                    end)
+                end or nil,
             })
         end
     end

@@ -14,17 +14,13 @@ function project.build(kernel, plan)
         local out <const> = kernel:buffer(projection.name)
         phase.body:note(titles[projection.name])
         for _, group in ipairs(projection.groups) do
-            for item = 0, projection.items - 1 do
-                linear.build(phase, plan, projection, group, {
-                    name = ("project_%d%s"):format(group.vectors * plan.machine.lanes,
-                        projection.bias and "_biased" or ""),
-                    input = ir.mem(projection.source,
-                        projection.input_first + item * projection.input_item),
-                    input_row = projection.input_row,
-                    out = ir.offset(out, ir.index(item * projection.layout.batch)),
-                    output_row = projection.layout.row,
-                })
-            end
+            linear.build(phase, plan, projection, group, {
+                name = ("project_%d%s"):format(group.vectors * plan.machine.lanes,
+                    projection.bias and "_biased" or ""),
+                input = ir.mem(projection.source, projection.input_first),
+                input_item = projection.input_item, input_row = projection.input_row,
+                out = out, output_row = projection.layout.row,
+            })
         end
     end
 end

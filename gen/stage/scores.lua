@@ -48,6 +48,17 @@ local function clear_unused_lanes(block, ctx, dst, rows)
     end)
 end
 
+-- Clears the lanes of padded queries, whose rows of q were left out: nothing stored there may cost
+-- the others their fast path.
+local function clear_padded_lanes(block, ctx, depth)
+    local live <const> = block:size("live", "excess", ctx.length, ctx.query0)
+    block:loop({ var = "lane", from = live, to = ctx.block.queries }, function(body, lane)
+        body:each("d", depth, false, function(inner, d)
+            inner:run("store_zero", ir.offset(ctx.queries, d * ctx.block.width + lane))
+        end)
+    end)
+end
+
 -- queries[d][query] from rows of q, times the scale where it is not in the weights.
 function scores.gather_queries(ctx)
     local plan <const>, depth <const> = ctx.plan, ctx.plan.score_dim
@@ -56,6 +67,7 @@ function scores.gather_queries(ctx)
         ctx.parameters, function(block)
             transpose(block, ctx, ctx.query_rows, plan.q.row, ctx.queries, ctx.block.queries, depth)
             clear_unused_lanes(block, ctx, ctx.queries, depth)
+            if plan.attention.skips then clear_padded_lanes(block, ctx, depth) end
             local scale <const> = ctx.problem.fold.query_scale
             if scale == 1.0 then return end
             block:let("vec", "scale", "splat", "QUERY_SCALE")

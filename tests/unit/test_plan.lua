@@ -152,7 +152,8 @@ end
 function TestTiles:test_row_splits_are_even_and_complete()
     for_plans(function(built, label)
         for _, p in ipairs(projections_of(built)) do
-            check_even(p.row_groups, p.rows, p.tile_rows, label .. " " .. p.name)
+            check_even(p.row_groups, p.item_rows, p.tile_rows, label .. " " .. p.name)
+            lu.assertEquals(p.items * p.item_rows, p.rows, label .. " " .. p.name)
         end
         local attention <const> = built.attention
         for _, block in ipairs(attention.blocks) do
@@ -219,6 +220,28 @@ function TestTiles:test_columns_are_covered_once()
         lu.assertEquals(total(built.attention.column_groups),
             (built.problem.v_head_dim + lanes - 1) // lanes, label)
     end)
+end
+
+-- Keys and values behind a length feed nothing, but an empty row may average all values; padded
+-- queries are computed unless they are to be zero; without loops nothing can end early.
+function TestTiles:test_projections_end_at_lengths_only_where_nothing_reads_on()
+    local function ending(fields)
+        local built <const> = build_plan(layer("k", 3, 20, 32, 2, fields))
+        local names <const> = {}
+        for _, p in ipairs({ built.projections[1], built.projections[2], built.projections[3],
+            built.output }) do
+            if p.bounded then names[#names + 1] = p.name end
+            lu.assertEquals(p.items, p.bounded and 3 or 1, p.name)
+        end
+        return table.concat(names)
+    end
+    lu.assertEquals(ending({ unroll = "tiles" }), "")
+    lu.assertEquals(ending({ unroll = "tiles", mask = "padding" }), "")
+    lu.assertEquals(ending({ unroll = "tiles", mask = "lengths" }), "kv")
+    lu.assertEquals(ending({ unroll = "tiles", mask = "lengths", empty_row = "uniform" }), "k")
+    lu.assertEquals(ending({ unroll = "tiles", mask = { "causal", "lengths" },
+        padded_queries = "zero" }), "qkvo")
+    lu.assertEquals(ending({ unroll = "full", code_budget = 100000000, mask = "lengths" }), "")
 end
 
 function TestTiles:test_query_blocks_cover_the_sequence()
