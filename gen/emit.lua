@@ -7,6 +7,8 @@ local WIDTH <const> = 100
 -- Scalar C that no ISA changes. `$n` is an argument as a value or address, `$[n]` as an element.
 local scalar_ops <const> = {
     address = "$1",
+    at = "*$1",
+    put_at = "*$1 = $2",
     field = "$1->$2",
     share = "$1 * $2 / $3",
     share_end = "$1 * ($2 + 1) / $3",
@@ -83,6 +85,7 @@ local function value_text(value)
     if type(value) == "string" then return value end
     if value.kind == "index" then return index_text(value) end
     if value.kind == "word" then return value.text end
+    if value.kind == "ref" then return "&" .. value.name end
     if value.kind == "float" then return emit.float(value.value) end
     if is_zero(value.index) then return value.base end
     return value.base .. " + " .. index_text(value.index)
@@ -190,6 +193,8 @@ function Printer:op_text(op, args)
 end
 
 function Printer:type_text(name)
+    local pointee <const> = name:match("^(%w+) %*$")
+    if pointee then return self:type_text(pointee) .. " *" end
     return self.isa.types[name] or c_types[name] or error("no such type: " .. tostring(name))
 end
 
@@ -286,15 +291,17 @@ function Printer:comment(lines)
     end
 end
 
--- static void name(params) { body } with its comment above; `fn.apart`: never inlined.
+-- static void name(params) { body } with its comment above; `fn.apart`: never inlined;
+-- `fn.piece`: always, where the compiler optimises.
 function Printer:func(fn)
     local params <const> = {}
     for i, param in ipairs(fn.params) do
         params[i] = join_pointer(self:type_text(param[1]), param[2])
     end
     self:comment(fn.comment)
-    if fn.apart then self.helpers.apart = true end
-    self:line(("%s void %s(%s)"):format(fn.apart and "APART" or "static", fn.name,
+    local kind <const> = fn.apart and "apart" or fn.piece and "piece"
+    if kind then self.helpers[kind] = true end
+    self:line(("%s void %s(%s)"):format(kind and kind:upper() or "static", fn.name,
         #params > 0 and table.concat(params, ", ") or "void"))
     self:line("{")
     print_body(self, fn.body)
@@ -339,6 +346,15 @@ emit.common_helpers = {
 #define APART static __declspec(noinline)
 #else
 #define APART static
+#endif
+]] },
+    piece = { text = [[
+/* A piece of a long function. Without optimisation every value has its own place on the stack: in
+ * pieces the frames stay small. Optimised, the pieces are one function again. */
+#if defined(__OPTIMIZE__) && defined(__GNUC__)
+#define PIECE static inline __attribute__((always_inline))
+#else
+#define PIECE static
 #endif
 ]] },
     float_bits = { text = [[

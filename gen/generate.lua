@@ -8,6 +8,7 @@ local manifest <const> = require("gen.manifest")
 local plan <const> = require("gen.plan")
 local problem <const> = require("gen.problem")
 local report <const> = require("gen.report")
+local split <const> = require("gen.split")
 local stages <const> = require("gen.stages")
 
 local generate <const> = {}
@@ -90,7 +91,8 @@ function generate.bundle(record)
     local variants <const> = {}
     for i, name in ipairs(names) do
         local built <const> = build_plan(record, name)
-        variants[i] = { plan = built, isa = isa.get(name), phases = stages.build(built),
+        variants[i] = { plan = built, isa = isa.get(name),
+            phases = split.apply(stages.build(built), 4 * built.machine.lanes),
             prefix = #names > 1 and record.name .. "_" .. name or record.name }
     end
     return bundle.build(resolved, variants, read_skeletons())

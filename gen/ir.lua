@@ -80,6 +80,9 @@ function ir.float(value) return { kind = "float", value = value } end
 -- A word that is no variable, such as a field's name.
 function ir.word(text) return { kind = "word", text = text } end
 
+-- The address of the variable `name`, for a call that assigns it.
+function ir.ref(name) return { kind = "ref", name = name } end
+
 -- ---- Blocks --------------------------------------------------------------------------------
 
 local Block <const> = {}
@@ -207,6 +210,7 @@ local function note_use(seen, value)
         seen[value] = true
     elseif type(value) == "table" then
         if value.kind == "mem" then seen[value.base] = true end
+        if value.kind == "ref" then seen[value.name] = true end
         local index <const> = value.kind == "mem" and value.index or value
         if index.kind == "index" then
             for _, term in ipairs(index.terms) do seen[term.name] = true end
@@ -268,8 +272,8 @@ end
 -- name one meaning.
 --
 -- A function from `candidates`, an ordered list of {type, name}: those the body uses become its
--- parameters. `comment` is a list of lines. Call it with Block:call(fn). The field `apart` may be
--- set: never inlined.
+-- parameters. `comment` is a list of lines. Call it with Block:call(fn). The fields `apart`
+-- (never inlined) and `piece` (inlined where the compiler optimises) may be set.
 function ir.func(name, comment, candidates, build)
     local body <const> = ir.block()
     build(body)

@@ -58,6 +58,14 @@
 
 /* scale * log2(e), applied to the queries */
 #define QUERY_SCALE 0x1.71547652b82fep-2f
+/* A piece of a long function. Without optimisation every value has its own place on the stack: in
+ * pieces the frames stay small. Optimised, the pieces are one function again. */
+#if defined(__OPTIMIZE__) && defined(__GNUC__)
+#define PIECE static inline __attribute__((always_inline))
+#else
+#define PIECE static
+#endif
+
 /* dst[c * dst_stride + r] = src[r * src_stride + c] for an 8x8 block. */
 static inline void transpose_block(const float *src, size_t src_stride, float *dst,
                                    size_t dst_stride)
@@ -208,12 +216,11 @@ static void start_maxima_8(float *restrict maxima)
     _mm256_storeu_ps(maxima, nothing);
 }
 
-/* Logits of keys from 0 on, in tiles of 12. */
-static void scores_12keys_8(const float *restrict key_rows, const uint8_t *key_keep,
-    float *restrict queries, float *restrict scores, float *restrict maxima)
+/* Piece 1 of scores_12keys_8. */
+PIECE void scores_12keys_8_piece1(const float *restrict key_rows, const uint8_t *key_keep,
+    float *restrict queries, float *restrict scores, __m256 *max0_at, __m256 hidden)
 {
-    __m256 max0 = _mm256_loadu_ps(maxima);
-    const __m256 hidden = _mm256_castsi256_ps(_mm256_set1_epi32((int)0xff800000u));
+    __m256 max0 = *max0_at;
     {
         /* 12 keys x 8 queries */
         __m256 c0_0 = _mm256_setzero_ps();
@@ -721,6 +728,15 @@ static void scores_12keys_8(const float *restrict key_rows, const uint8_t *key_k
         _mm256_storeu_ps(scores + 88, s11_0);
         max0 = _mm256_max_ps(max0, s11_0);
     }
+    *max0_at = max0;
+}
+
+/* Piece 2 of scores_12keys_8. */
+PIECE void scores_12keys_8_piece2(const float *restrict key_rows, const uint8_t *key_keep,
+    float *restrict queries, float *restrict scores, float *restrict maxima, __m256 *max0_at,
+    __m256 hidden)
+{
+    __m256 max0 = *max0_at;
     {
         /* 12 keys x 8 queries */
         __m256 c0_0 = _mm256_setzero_ps();
@@ -1229,6 +1245,17 @@ static void scores_12keys_8(const float *restrict key_rows, const uint8_t *key_k
         max0 = _mm256_max_ps(max0, s11_0);
     }
     _mm256_storeu_ps(maxima, max0);
+    *max0_at = max0;
+}
+
+/* Logits of keys from 0 on, in tiles of 12. */
+static void scores_12keys_8(const float *restrict key_rows, const uint8_t *key_keep,
+    float *restrict queries, float *restrict scores, float *restrict maxima)
+{
+    __m256 max0 = _mm256_loadu_ps(maxima);
+    const __m256 hidden = _mm256_castsi256_ps(_mm256_set1_epi32((int)0xff800000u));
+    scores_12keys_8_piece1(key_rows, key_keep, queries, scores, &max0, hidden);
+    scores_12keys_8_piece2(key_rows, key_keep, queries, scores, maxima, &max0, hidden);
 }
 
 /* Reference of each query: its maximum, rounded up to a whole number. */
@@ -1908,887 +1935,896 @@ static void repair_row_8(const float *restrict value_rows, const uint8_t *key_ke
     }
 }
 
+/* Piece 1 of context_8_4x2. */
+PIECE void context_8_4x2_piece1(const float *restrict value_rows, float *restrict out_rows,
+    const uint8_t *key_keep, float *restrict scores, float *restrict inverse_sums)
+{
+    /* 4 queries x 16 values */
+    __m256 c0_0 = _mm256_setzero_ps();
+    __m256 c0_1 = _mm256_setzero_ps();
+    __m256 c1_0 = _mm256_setzero_ps();
+    __m256 c1_1 = _mm256_setzero_ps();
+    __m256 c2_0 = _mm256_setzero_ps();
+    __m256 c2_1 = _mm256_setzero_ps();
+    __m256 c3_0 = _mm256_setzero_ps();
+    __m256 c3_1 = _mm256_setzero_ps();
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 8);
+        const __m256 a0 = _mm256_broadcast_ss(scores);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 1);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 2);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 3);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 16);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 24);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 8);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 9);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 10);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 11);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 32);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 40);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 16);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 17);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 18);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 19);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 48);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 56);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 24);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 25);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 26);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 27);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 64);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 72);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 32);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 33);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 34);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 35);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 80);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 88);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 40);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 41);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 42);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 43);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 96);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 104);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 48);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 49);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 50);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 51);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 112);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 120);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 56);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 57);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 58);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 59);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 128);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 136);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 64);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 65);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 66);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 67);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 144);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 152);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 72);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 73);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 74);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 75);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 160);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 168);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 80);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 81);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 82);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 83);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 176);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 184);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 88);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 89);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 90);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 91);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 192);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 200);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 96);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 97);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 98);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 99);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 208);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 216);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 104);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 105);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 106);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 107);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 224);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 232);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 112);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 113);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 114);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 115);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 240);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 248);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 120);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 121);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 122);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 123);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 256);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 264);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 128);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 129);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 130);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 131);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 272);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 280);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 136);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 137);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 138);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 139);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 288);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 296);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 144);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 145);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 146);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 147);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 304);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 312);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 152);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 153);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 154);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 155);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 320);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 328);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 160);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 161);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 162);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 163);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 336);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 344);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 168);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 169);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 170);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 171);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 352);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 360);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 176);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 177);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 178);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 179);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 368);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 376);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 184);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 185);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 186);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 187);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    const __m256 inverse0 = _mm256_broadcast_ss(inverse_sums);
+    const __m256 o0_0 = _mm256_mul_ps(c0_0, inverse0);
+    _mm256_storeu_ps(out_rows, o0_0);
+    const __m256 o0_1 = _mm256_mul_ps(c0_1, inverse0);
+    _mm256_storeu_ps(out_rows + 8, o0_1);
+    const __m256 inverse1 = _mm256_broadcast_ss(inverse_sums + 1);
+    const __m256 o1_0 = _mm256_mul_ps(c1_0, inverse1);
+    _mm256_storeu_ps(out_rows + 16, o1_0);
+    const __m256 o1_1 = _mm256_mul_ps(c1_1, inverse1);
+    _mm256_storeu_ps(out_rows + 24, o1_1);
+    const __m256 inverse2 = _mm256_broadcast_ss(inverse_sums + 2);
+    const __m256 o2_0 = _mm256_mul_ps(c2_0, inverse2);
+    _mm256_storeu_ps(out_rows + 32, o2_0);
+    const __m256 o2_1 = _mm256_mul_ps(c2_1, inverse2);
+    _mm256_storeu_ps(out_rows + 40, o2_1);
+    const __m256 inverse3 = _mm256_broadcast_ss(inverse_sums + 3);
+    const __m256 o3_0 = _mm256_mul_ps(c3_0, inverse3);
+    _mm256_storeu_ps(out_rows + 48, o3_0);
+    const __m256 o3_1 = _mm256_mul_ps(c3_1, inverse3);
+    _mm256_storeu_ps(out_rows + 56, o3_1);
+    __m256 total = o0_0;
+    total = _mm256_add_ps(total, o0_1);
+    total = _mm256_add_ps(total, o1_0);
+    total = _mm256_add_ps(total, o1_1);
+    total = _mm256_add_ps(total, o2_0);
+    total = _mm256_add_ps(total, o2_1);
+    total = _mm256_add_ps(total, o3_0);
+    total = _mm256_add_ps(total, o3_1);
+    const int found = _mm256_movemask_ps(_mm256_cmp_ps(total, total, _CMP_UNORD_Q));
+    if (found) {
+        {
+            repair_row_8(value_rows, key_keep, scores, inverse_sums, out_rows, 24);
+        }
+        {
+            repair_row_8(value_rows, key_keep, scores + 1, inverse_sums + 1, out_rows + 16, 24);
+        }
+        {
+            repair_row_8(value_rows, key_keep, scores + 2, inverse_sums + 2, out_rows + 32, 24);
+        }
+        {
+            repair_row_8(value_rows, key_keep, scores + 3, inverse_sums + 3, out_rows + 48, 24);
+        }
+    }
+}
+
+/* Piece 2 of context_8_4x2. */
+PIECE void context_8_4x2_piece2(const float *restrict value_rows, float *restrict out_rows,
+    const uint8_t *key_keep, float *restrict scores, float *restrict inverse_sums)
+{
+    /* 4 queries x 16 values */
+    __m256 c0_0 = _mm256_setzero_ps();
+    __m256 c0_1 = _mm256_setzero_ps();
+    __m256 c1_0 = _mm256_setzero_ps();
+    __m256 c1_1 = _mm256_setzero_ps();
+    __m256 c2_0 = _mm256_setzero_ps();
+    __m256 c2_1 = _mm256_setzero_ps();
+    __m256 c3_0 = _mm256_setzero_ps();
+    __m256 c3_1 = _mm256_setzero_ps();
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 8);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 4);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 5);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 6);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 7);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 16);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 24);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 12);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 13);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 14);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 15);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 32);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 40);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 20);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 21);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 22);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 23);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 48);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 56);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 28);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 29);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 30);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 31);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 64);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 72);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 36);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 37);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 38);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 39);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 80);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 88);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 44);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 45);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 46);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 47);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 96);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 104);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 52);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 53);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 54);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 55);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 112);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 120);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 60);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 61);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 62);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 63);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 128);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 136);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 68);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 69);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 70);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 71);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 144);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 152);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 76);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 77);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 78);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 79);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 160);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 168);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 84);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 85);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 86);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 87);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 176);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 184);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 92);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 93);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 94);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 95);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 192);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 200);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 100);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 101);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 102);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 103);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 208);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 216);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 108);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 109);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 110);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 111);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 224);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 232);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 116);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 117);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 118);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 119);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 240);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 248);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 124);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 125);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 126);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 127);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 256);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 264);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 132);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 133);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 134);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 135);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 272);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 280);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 140);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 141);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 142);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 143);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 288);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 296);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 148);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 149);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 150);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 151);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 304);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 312);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 156);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 157);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 158);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 159);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 320);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 328);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 164);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 165);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 166);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 167);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 336);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 344);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 172);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 173);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 174);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 175);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 352);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 360);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 180);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 181);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 182);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 183);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    {
+        const __m256 b0 = _mm256_loadu_ps(value_rows + 368);
+        const __m256 b1 = _mm256_loadu_ps(value_rows + 376);
+        const __m256 a0 = _mm256_broadcast_ss(scores + 188);
+        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+        c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+        const __m256 a1 = _mm256_broadcast_ss(scores + 189);
+        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+        c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+        const __m256 a2 = _mm256_broadcast_ss(scores + 190);
+        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
+        c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
+        const __m256 a3 = _mm256_broadcast_ss(scores + 191);
+        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+        c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
+    }
+    const __m256 inverse0 = _mm256_broadcast_ss(inverse_sums + 4);
+    const __m256 o0_0 = _mm256_mul_ps(c0_0, inverse0);
+    _mm256_storeu_ps(out_rows + 64, o0_0);
+    const __m256 o0_1 = _mm256_mul_ps(c0_1, inverse0);
+    _mm256_storeu_ps(out_rows + 72, o0_1);
+    const __m256 inverse1 = _mm256_broadcast_ss(inverse_sums + 5);
+    const __m256 o1_0 = _mm256_mul_ps(c1_0, inverse1);
+    _mm256_storeu_ps(out_rows + 80, o1_0);
+    const __m256 o1_1 = _mm256_mul_ps(c1_1, inverse1);
+    _mm256_storeu_ps(out_rows + 88, o1_1);
+    const __m256 inverse2 = _mm256_broadcast_ss(inverse_sums + 6);
+    const __m256 o2_0 = _mm256_mul_ps(c2_0, inverse2);
+    _mm256_storeu_ps(out_rows + 96, o2_0);
+    const __m256 o2_1 = _mm256_mul_ps(c2_1, inverse2);
+    _mm256_storeu_ps(out_rows + 104, o2_1);
+    const __m256 inverse3 = _mm256_broadcast_ss(inverse_sums + 7);
+    const __m256 o3_0 = _mm256_mul_ps(c3_0, inverse3);
+    _mm256_storeu_ps(out_rows + 112, o3_0);
+    const __m256 o3_1 = _mm256_mul_ps(c3_1, inverse3);
+    _mm256_storeu_ps(out_rows + 120, o3_1);
+    __m256 total = o0_0;
+    total = _mm256_add_ps(total, o0_1);
+    total = _mm256_add_ps(total, o1_0);
+    total = _mm256_add_ps(total, o1_1);
+    total = _mm256_add_ps(total, o2_0);
+    total = _mm256_add_ps(total, o2_1);
+    total = _mm256_add_ps(total, o3_0);
+    total = _mm256_add_ps(total, o3_1);
+    const int found = _mm256_movemask_ps(_mm256_cmp_ps(total, total, _CMP_UNORD_Q));
+    if (found) {
+        {
+            repair_row_8(value_rows, key_keep, scores + 4, inverse_sums + 4, out_rows + 64, 24);
+        }
+        {
+            repair_row_8(value_rows, key_keep, scores + 5, inverse_sums + 5, out_rows + 80, 24);
+        }
+        {
+            repair_row_8(value_rows, key_keep, scores + 6, inverse_sums + 6, out_rows + 96, 24);
+        }
+        {
+            repair_row_8(value_rows, key_keep, scores + 7, inverse_sums + 7, out_rows + 112, 24);
+        }
+    }
+}
+
 /* Weighted values of queries 0 to 7, 16 columns from 0, divided by the sums. */
 static void context_8_4x2(const float *restrict value_rows, float *restrict out_rows,
     const uint8_t *key_keep, float *restrict scores, float *restrict inverse_sums)
 {
-    {
-        /* 4 queries x 16 values */
-        __m256 c0_0 = _mm256_setzero_ps();
-        __m256 c0_1 = _mm256_setzero_ps();
-        __m256 c1_0 = _mm256_setzero_ps();
-        __m256 c1_1 = _mm256_setzero_ps();
-        __m256 c2_0 = _mm256_setzero_ps();
-        __m256 c2_1 = _mm256_setzero_ps();
-        __m256 c3_0 = _mm256_setzero_ps();
-        __m256 c3_1 = _mm256_setzero_ps();
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 8);
-            const __m256 a0 = _mm256_broadcast_ss(scores);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 1);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 2);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 3);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 16);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 24);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 8);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 9);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 10);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 11);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 32);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 40);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 16);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 17);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 18);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 19);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 48);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 56);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 24);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 25);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 26);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 27);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 64);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 72);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 32);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 33);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 34);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 35);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 80);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 88);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 40);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 41);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 42);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 43);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 96);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 104);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 48);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 49);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 50);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 51);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 112);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 120);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 56);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 57);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 58);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 59);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 128);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 136);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 64);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 65);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 66);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 67);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 144);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 152);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 72);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 73);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 74);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 75);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 160);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 168);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 80);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 81);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 82);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 83);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 176);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 184);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 88);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 89);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 90);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 91);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 192);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 200);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 96);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 97);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 98);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 99);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 208);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 216);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 104);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 105);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 106);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 107);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 224);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 232);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 112);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 113);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 114);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 115);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 240);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 248);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 120);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 121);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 122);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 123);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 256);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 264);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 128);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 129);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 130);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 131);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 272);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 280);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 136);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 137);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 138);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 139);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 288);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 296);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 144);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 145);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 146);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 147);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 304);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 312);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 152);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 153);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 154);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 155);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 320);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 328);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 160);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 161);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 162);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 163);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 336);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 344);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 168);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 169);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 170);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 171);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 352);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 360);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 176);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 177);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 178);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 179);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 368);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 376);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 184);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 185);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 186);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 187);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        const __m256 inverse0 = _mm256_broadcast_ss(inverse_sums);
-        const __m256 o0_0 = _mm256_mul_ps(c0_0, inverse0);
-        _mm256_storeu_ps(out_rows, o0_0);
-        const __m256 o0_1 = _mm256_mul_ps(c0_1, inverse0);
-        _mm256_storeu_ps(out_rows + 8, o0_1);
-        const __m256 inverse1 = _mm256_broadcast_ss(inverse_sums + 1);
-        const __m256 o1_0 = _mm256_mul_ps(c1_0, inverse1);
-        _mm256_storeu_ps(out_rows + 16, o1_0);
-        const __m256 o1_1 = _mm256_mul_ps(c1_1, inverse1);
-        _mm256_storeu_ps(out_rows + 24, o1_1);
-        const __m256 inverse2 = _mm256_broadcast_ss(inverse_sums + 2);
-        const __m256 o2_0 = _mm256_mul_ps(c2_0, inverse2);
-        _mm256_storeu_ps(out_rows + 32, o2_0);
-        const __m256 o2_1 = _mm256_mul_ps(c2_1, inverse2);
-        _mm256_storeu_ps(out_rows + 40, o2_1);
-        const __m256 inverse3 = _mm256_broadcast_ss(inverse_sums + 3);
-        const __m256 o3_0 = _mm256_mul_ps(c3_0, inverse3);
-        _mm256_storeu_ps(out_rows + 48, o3_0);
-        const __m256 o3_1 = _mm256_mul_ps(c3_1, inverse3);
-        _mm256_storeu_ps(out_rows + 56, o3_1);
-        __m256 total = o0_0;
-        total = _mm256_add_ps(total, o0_1);
-        total = _mm256_add_ps(total, o1_0);
-        total = _mm256_add_ps(total, o1_1);
-        total = _mm256_add_ps(total, o2_0);
-        total = _mm256_add_ps(total, o2_1);
-        total = _mm256_add_ps(total, o3_0);
-        total = _mm256_add_ps(total, o3_1);
-        const int found = _mm256_movemask_ps(_mm256_cmp_ps(total, total, _CMP_UNORD_Q));
-        if (found) {
-            {
-                repair_row_8(value_rows, key_keep, scores, inverse_sums, out_rows, 24);
-            }
-            {
-                repair_row_8(value_rows, key_keep, scores + 1, inverse_sums + 1, out_rows + 16, 24);
-            }
-            {
-                repair_row_8(value_rows, key_keep, scores + 2, inverse_sums + 2, out_rows + 32, 24);
-            }
-            {
-                repair_row_8(value_rows, key_keep, scores + 3, inverse_sums + 3, out_rows + 48, 24);
-            }
-        }
-    }
-    {
-        /* 4 queries x 16 values */
-        __m256 c0_0 = _mm256_setzero_ps();
-        __m256 c0_1 = _mm256_setzero_ps();
-        __m256 c1_0 = _mm256_setzero_ps();
-        __m256 c1_1 = _mm256_setzero_ps();
-        __m256 c2_0 = _mm256_setzero_ps();
-        __m256 c2_1 = _mm256_setzero_ps();
-        __m256 c3_0 = _mm256_setzero_ps();
-        __m256 c3_1 = _mm256_setzero_ps();
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 8);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 4);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 5);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 6);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 7);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 16);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 24);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 12);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 13);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 14);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 15);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 32);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 40);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 20);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 21);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 22);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 23);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 48);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 56);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 28);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 29);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 30);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 31);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 64);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 72);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 36);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 37);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 38);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 39);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 80);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 88);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 44);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 45);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 46);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 47);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 96);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 104);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 52);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 53);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 54);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 55);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 112);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 120);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 60);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 61);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 62);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 63);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 128);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 136);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 68);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 69);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 70);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 71);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 144);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 152);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 76);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 77);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 78);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 79);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 160);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 168);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 84);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 85);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 86);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 87);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 176);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 184);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 92);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 93);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 94);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 95);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 192);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 200);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 100);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 101);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 102);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 103);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 208);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 216);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 108);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 109);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 110);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 111);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 224);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 232);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 116);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 117);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 118);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 119);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 240);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 248);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 124);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 125);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 126);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 127);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 256);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 264);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 132);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 133);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 134);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 135);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 272);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 280);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 140);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 141);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 142);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 143);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 288);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 296);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 148);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 149);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 150);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 151);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 304);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 312);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 156);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 157);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 158);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 159);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 320);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 328);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 164);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 165);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 166);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 167);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 336);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 344);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 172);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 173);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 174);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 175);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 352);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 360);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 180);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 181);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 182);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 183);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        {
-            const __m256 b0 = _mm256_loadu_ps(value_rows + 368);
-            const __m256 b1 = _mm256_loadu_ps(value_rows + 376);
-            const __m256 a0 = _mm256_broadcast_ss(scores + 188);
-            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
-            const __m256 a1 = _mm256_broadcast_ss(scores + 189);
-            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
-            const __m256 a2 = _mm256_broadcast_ss(scores + 190);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            c2_1 = _mm256_fmadd_ps(a2, b1, c2_1);
-            const __m256 a3 = _mm256_broadcast_ss(scores + 191);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-            c3_1 = _mm256_fmadd_ps(a3, b1, c3_1);
-        }
-        const __m256 inverse0 = _mm256_broadcast_ss(inverse_sums + 4);
-        const __m256 o0_0 = _mm256_mul_ps(c0_0, inverse0);
-        _mm256_storeu_ps(out_rows + 64, o0_0);
-        const __m256 o0_1 = _mm256_mul_ps(c0_1, inverse0);
-        _mm256_storeu_ps(out_rows + 72, o0_1);
-        const __m256 inverse1 = _mm256_broadcast_ss(inverse_sums + 5);
-        const __m256 o1_0 = _mm256_mul_ps(c1_0, inverse1);
-        _mm256_storeu_ps(out_rows + 80, o1_0);
-        const __m256 o1_1 = _mm256_mul_ps(c1_1, inverse1);
-        _mm256_storeu_ps(out_rows + 88, o1_1);
-        const __m256 inverse2 = _mm256_broadcast_ss(inverse_sums + 6);
-        const __m256 o2_0 = _mm256_mul_ps(c2_0, inverse2);
-        _mm256_storeu_ps(out_rows + 96, o2_0);
-        const __m256 o2_1 = _mm256_mul_ps(c2_1, inverse2);
-        _mm256_storeu_ps(out_rows + 104, o2_1);
-        const __m256 inverse3 = _mm256_broadcast_ss(inverse_sums + 7);
-        const __m256 o3_0 = _mm256_mul_ps(c3_0, inverse3);
-        _mm256_storeu_ps(out_rows + 112, o3_0);
-        const __m256 o3_1 = _mm256_mul_ps(c3_1, inverse3);
-        _mm256_storeu_ps(out_rows + 120, o3_1);
-        __m256 total = o0_0;
-        total = _mm256_add_ps(total, o0_1);
-        total = _mm256_add_ps(total, o1_0);
-        total = _mm256_add_ps(total, o1_1);
-        total = _mm256_add_ps(total, o2_0);
-        total = _mm256_add_ps(total, o2_1);
-        total = _mm256_add_ps(total, o3_0);
-        total = _mm256_add_ps(total, o3_1);
-        const int found = _mm256_movemask_ps(_mm256_cmp_ps(total, total, _CMP_UNORD_Q));
-        if (found) {
-            {
-                repair_row_8(value_rows, key_keep, scores + 4, inverse_sums + 4, out_rows + 64, 24);
-            }
-            {
-                repair_row_8(value_rows, key_keep, scores + 5, inverse_sums + 5, out_rows + 80, 24);
-            }
-            {
-                repair_row_8(value_rows, key_keep, scores + 6, inverse_sums + 6, out_rows + 96, 24);
-            }
-            {
-                repair_row_8(value_rows, key_keep, scores + 7, inverse_sums + 7, out_rows + 112,
-                    24);
-            }
-        }
-    }
+    context_8_4x2_piece1(value_rows, out_rows, key_keep, scores, inverse_sums);
+    context_8_4x2_piece2(value_rows, out_rows, key_keep, scores, inverse_sums);
 }
 
 /* Attention of one head for 8 queries. */

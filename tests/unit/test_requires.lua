@@ -28,7 +28,7 @@ local ORDER <const> = {
     { "stage/project", "stage/scores", "stage/softmax", "stage/context", "stage/output",
         "stage/cache" },
     { "stage/attention" },
-    { "stages" },
+    { "stages", "split" },
     { "emit" },
     { "template" },
     { "manifest", "report" },
