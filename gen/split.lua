@@ -58,11 +58,16 @@ local function leaves(block)
     return false
 end
 
+-- The names that a block assigns, as a list and as a set.
 local function collect_sets(block, found)
+    local function add(name)
+        if found[name] then return end
+        found[#found + 1], found[name] = name, true
+    end
     for _, node in ipairs(block.nodes) do
-        if node.kind == "set" then found[node.name] = true end
+        if node.kind == "set" then add(node.name) end
         for _, arg in ipairs(node.kind == "call" and node.args or {}) do
-            if type(arg) == "table" and arg.kind == "ref" then found[arg.name] = true end
+            if type(arg) == "table" and arg.kind == "ref" then add(arg.name) end
         end
         if node.body then collect_sets(node.body, found) end
         if node.otherwise then collect_sets(node.otherwise, found) end
@@ -78,10 +83,10 @@ Cutter.__index = Cutter
 -- A function from `nodes`, and the statement that calls it. Variables that the nodes assign are
 -- handed over by address.
 function Cutter:outline(nodes, scope)
-    local body <const>, used <const> = wrap(nodes), {}
-    for name in pairs(ir.uses(body)) do
-        if scope[name] then used[#used + 1] = name end
-    end
+    local body <const>, names <const>, used <const> = wrap(nodes), {}, {}
+    for name in pairs(ir.uses(body)) do names[#names + 1] = name end
+    table.sort(names)
+    for _, name in ipairs(names) do used[#used + 1] = scope[name] and name or nil end
     table.sort(used, function(a, b) return scope[a].order < scope[b].order end)
     local assigned <const> = collect_sets(body, {})
     local params <const>, args <const>, first <const>, last <const> = {}, {}, {}, {}
@@ -114,7 +119,7 @@ function Cutter:find_run(nodes, from, last_use, scope)
     for i = from, #nodes do
         local node <const> = nodes[i]
         bytes = bytes + block_bytes(wrap({ node }), self.vector_bytes)
-        for name in pairs(collect_sets(wrap({ node }), {})) do
+        for _, name in ipairs(collect_sets(wrap({ node }), {})) do
             if scope[name] and not assigned[name] then
                 assigned[name] = true
                 bytes = bytes + HANDED_OVER * self.vector_bytes
