@@ -16,5 +16,5 @@ contenders take turns. Modules, in the order they depend on each other:
     document   the results as `attngen bench --json` writes them
     table      the document as text
 
-kernels.lua builds what is measured, page.lua makes the HTML report, setup.sh the virtual environment.
+kernels.lua builds what is measured, page.lua makes the HTML report, setup.sh the environment.
 """

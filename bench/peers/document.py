@@ -1,5 +1,5 @@
-"""Results in the form of `attngen bench --json` (docs/benchmarking.md), so that its report, its table
-in the README and its charts take them as they are."""
+"""Results in the form of `attngen bench --json` (docs/benchmarking.md), so that its report, its
+table in the README and its charts take them as they are."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """Sizes as in docs/config.md. `lengths` holds the valid keys of each batch item, new tokens of a
-    cache included; `causal_shift` is None without a causal mask, else query i sees keys up to
+    """Sizes as in docs/config.md. `lengths` holds the valid keys of each batch item, new tokens of
+    a cache included; `causal_shift` is None without a causal mask, else query i sees keys up to
     i + causal_shift (plus lengths[b] - seq_len when `causal_by_lengths`)."""
 
     name: str
@@ -149,8 +149,8 @@ def causal_of(config: dict, masks: list[str], seq_len: int,
 
 
 def from_config(config: dict, fill: float = 1.0, flops: float = 0.0) -> Problem:
-    """The problem of a resolved config; `fill` is the valid share of the keys where the kernel takes
-    lengths. Raises Unsupported, naming the key, for what this module does not model."""
+    """The problem of a resolved config; `fill` is the valid share of the keys where the kernel
+    takes lengths. Raises Unsupported, naming the key, for what this module does not model."""
     for key, value in sorted(config.items()):
         if key not in HOW_KEYS and key not in WHAT_KEYS and value not in OFF:
             raise Unsupported(f"{key} = {value!r}")

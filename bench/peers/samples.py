@@ -1,4 +1,4 @@
-"""Timed samples and the state the machine was in beside each; the rule is that of bench/samples.h."""
+"""Timed samples and the state the machine was in beside each, by the rule of bench/samples.h."""
 
 from __future__ import annotations
 

@@ -36,6 +36,17 @@ class Effort:
 
 
 @dataclass
+class Job:
+    """One shape for everybody: the problem, where its tensors are, and the outputs to compare with:
+    in double precision (None without numpy) and our first kernel's (None until there is one)."""
+
+    problem: Problem
+    directory: Path
+    truth: array | None = None
+    ours: array | None = None
+
+
+@dataclass
 class Entry:
     """A contender on one shape."""
 
@@ -56,6 +67,11 @@ class Entry:
     calls: int = 1
     samples: Samples = field(default_factory=Samples)
     settings: list[str] = field(default_factory=list)
+
+    @property
+    def distance(self) -> float:
+        """From the answer in double precision where there is one, else from ours."""
+        return self.difference if self.max_error is None else self.max_error
 
     def fail(self, kind: str, text: str) -> None:
         self.failure, self.error = kind, text
@@ -98,7 +114,7 @@ def python_worker(contender: Contender) -> list[str]:
 
 
 class Session:
-    """Measures contenders on shapes; `machine` remembers the best state across all of them."""
+    """Measures contenders on shapes; `machine` is the best state seen during the last of them."""
 
     def __init__(self, workers: Workers, scratch: Path, effort: Effort,
                  say: Callable[[str], None]) -> None:
@@ -127,14 +143,14 @@ class Session:
 
     # -- steps ------------------------------------------------------------------------------------
 
-    def double(self, p: Problem, contender: Contender, directory: Path) -> array | None:
+    def _double(self, job: Job, contender: Contender) -> array | None:
         """The answer in double precision; None, said, when numpy is missing."""
         entry = Entry(contender)
         try:
-            self._open(entry, p, directory)
+            self._open(entry, job)
             return self._build(entry, "double")
         except WorkerFailed as problem:
-            self._say(f"no double-precision answer ({problem}); outputs are compared with ours only")
+            self._say(f"no double-precision answer ({problem}): outputs are compared with ours")
             return None
 
     def is_missing(self, contender: Contender) -> str:
@@ -145,26 +161,26 @@ class Session:
             return str(problem)
         return ""
 
-    def _open(self, entry: Entry, p: Problem, directory: Path) -> list[str]:
+    def _open(self, entry: Entry, job: Job) -> list[str]:
+        """Shows the job to the contender's worker; the names of the forms it has for it."""
         entry.worker, entry.version = self._workers.get(entry.contender)
-        request = {"do": "list", "problem": dataclasses.asdict(p), "tensors": str(directory)}
+        request = {"do": "list", "problem": dataclasses.asdict(job.problem),
+                   "tensors": str(job.directory)}
         return entry.worker.ask(request, START_SECONDS)["variants"]
 
-    def prepare(self, entry: Entry, p: Problem, directory: Path, truth: array | None,
-                ours: array | None) -> None:
+    def _prepare(self, entry: Entry, job: Job) -> None:
         """Gets a contender ready, or says in the entry why it cannot take part."""
         if entry.contender.alternatives:
-            self._choose_alternative(entry, p, directory, truth, ours)
+            self._choose_alternative(entry, job)
         else:
-            self._choose_form(entry, p, directory, truth, ours)
+            self._choose_form(entry, job)
 
-    def _choose_alternative(self, entry: Entry, p: Problem, directory: Path, truth: array | None,
-                            ours: array | None) -> None:
+    def _choose_alternative(self, entry: Entry, job: Job) -> None:
         """The fastest of the cores a BLAS may be forced to, each in a process of its own."""
         best: tuple[float, Entry] | None = None
         for contender in entry.contender.alternatives:
             trial, label = Entry(contender), contender.core or "its own choice"
-            self._choose_form(trial, p, directory, truth, ours)
+            self._choose_form(trial, job)
             if not trial.error and contender.core.lower() not in ("", trial.core.lower()):
                 trial.fail("failed", f"not in this library, which takes {trial.core}")
             if trial.error:
@@ -180,64 +196,57 @@ class Session:
         if best is None:
             entry.fail("failed", "; ".join(entry.notes))
             return
-        for item in dataclasses.fields(Entry):
+        for item in dataclasses.fields(Entry):  # its worker, output, figures
             if item.name not in ("contender", "notes", "samples", "settings"):
                 setattr(entry, item.name, getattr(best[1], item.name))
 
     def _quick_time(self, entry: Entry) -> float:
-        return min(self._sample(entry, entry.calls)[0]
-                   for _ in range(CALIBRATIONS))
+        return min(self._sample(entry, entry.calls)[0] for _ in range(CALIBRATIONS))
 
-    def _choose_form(self, entry: Entry, p: Problem, directory: Path, truth: array | None,
-                     ours: array | None) -> None:
+    def _choose_form(self, entry: Entry, job: Job) -> None:
         """Builds every form of the layer that this library has, checks each, keeps the fastest."""
         try:
-            names = self._open(entry, p, directory)
-        except WorkerFailed as problem:
-            entry.fail(problem.kind, str(problem))
-            return
-        best: tuple[float, str] | None = None
-        for name in names:
-            try:
-                seconds = self._try_form(entry, p, name, truth, ours, len(names) > 1)
-            except WorkerFailed as problem:
-                entry.notes.append(f"{name}: {problem}")
-                if not entry.worker.alive:
-                    try:
-                        self._open(entry, p, directory)
-                    except WorkerFailed as again:
-                        entry.fail(again.kind, str(again))
-                        return
-                continue
-            if seconds is not None and (best is None or seconds < best[0]):
-                best = (seconds, name)
-        if best is None:
-            wrong = any("wrong by" in note for note in entry.notes)
-            entry.fail("wrong" if wrong else "failed", "; ".join(entry.notes) or "nothing to build")
-            return
-        try:
-            if entry.variant != best[1]:
-                self._check(entry, p, self._build(entry, best[1]), truth, ours)
+            best = self._find_fastest(entry, job, self._open(entry, job))
+            if best is None:
+                wrong = any("wrong by" in note for note in entry.notes)
+                entry.fail("wrong" if wrong else "failed",
+                           "; ".join(entry.notes) or "nothing to build")
+                return
+            if entry.variant != best:
+                self._check(entry, job, self._build(entry, best))
             entry.calls = self._calibrate(entry)
         except WorkerFailed as problem:
             entry.fail(problem.kind, str(problem))
 
-    def _check(self, entry: Entry, p: Problem, y: array, truth: array | None,
-               ours: array | None) -> bool:
-        """Keeps the output and its distances; whether it is right."""
-        reference = truth if truth is not None else ours
-        entry.output = y
-        entry.max_error = None if truth is None else judge.difference(p, y, truth)
-        entry.difference = None if ours is None else judge.difference(p, y, ours)
-        distance = entry.max_error if truth is not None else entry.difference
-        return distance is None or distance <= judge.bound(reference)
+    def _find_fastest(self, entry: Entry, job: Job, names: list[str]) -> str | None:
+        """The name of the fastest right form; what happened to others is noted."""
+        best: tuple[float, str] | None = None
+        for name in names:
+            try:
+                seconds = self._try_form(entry, job, name, len(names) > 1)
+            except WorkerFailed as problem:
+                entry.notes.append(f"{name}: {problem}")
+                if not entry.worker.alive:  # the other forms get a new process
+                    self._open(entry, job)
+                continue
+            if seconds is not None and (best is None or seconds < best[0]):
+                best = (seconds, name)
+        return best[1] if best else None
 
-    def _try_form(self, entry: Entry, p: Problem, name: str, truth: array | None,
-                  ours: array | None, choose: bool) -> float | None:
+    def _check(self, entry: Entry, job: Job, y: array) -> bool:
+        """Keeps the output and its distances; whether it is right. Without an answer in double
+        precision our first kernel has nothing to be compared with."""
+        entry.output = y
+        for key, reference in (("max_error", job.truth), ("difference", job.ours)):
+            setattr(entry, key, None if reference is None
+                    else judge.difference(job.problem, y, reference))
+        reference = job.ours if job.truth is None else job.truth
+        return reference is None or entry.distance <= judge.bound(reference)
+
+    def _try_form(self, entry: Entry, job: Job, name: str, choose: bool) -> float | None:
         """Seconds a call of this form takes, None when its output is wrong."""
-        if not self._check(entry, p, self._build(entry, name), truth, ours):
-            distance = entry.difference if truth is None else entry.max_error
-            entry.notes.append(f"{name}: wrong by {distance:.3g}, not timed")
+        if not self._check(entry, job, self._build(entry, name)):
+            entry.notes.append(f"{name}: wrong by {entry.distance:.3g}, not timed")
             entry.variant = ""
             return None
         if not choose:
@@ -278,16 +287,18 @@ class Session:
     def measure(self, p: Problem, contenders: list[Contender], double: Contender,
                 directory: Path) -> list[Entry]:
         """All contenders on one problem, ours first."""
+        self.machine = Machine()
         tensors.create(p, directory)
-        truth = self.double(p, double, directory)
-        entries, ours = [], None
+        job = Job(p, directory)
+        job.truth = self._double(job, double)
+        entries = []
         for contender in contenders:
             entry = Entry(contender, settings=list(contender.settings))
             entries.append(entry)
             self._say(f"{p.name}: {contender.title}")
-            self.prepare(entry, p, directory, truth, ours)
-            if ours is None and contender.ours and not entry.error:
-                ours, entry.difference = entry.output, 0.0
+            self._prepare(entry, job)
+            if job.ours is None and contender.ours and not entry.error:
+                job.ours, entry.difference = entry.output, 0.0
         entries = drop_twins(entries)
         self._say(f"{p.name}: taking turns")
         self.take_turns([entry for entry in entries if not entry.error])

@@ -114,8 +114,8 @@ def summary_text(shapes: list[dict]) -> str:
         rows.append([shape["id"], time_text(fastest, "best_us"),
                      *(times(others[key], ours) if key in others else "-" for key in columns),
                      f"{columns[first]} {known[first]:.2f}" if first else "-"])
-    return "\n".join(["", "Time as a multiple of ours (above 1: ours is faster; in parentheses: the "
-                      "machine's slow state)", *align(rows, (0, len(rows[0]) - 1))])
+    return "\n".join(["", "Time as a multiple of ours (above 1: ours is faster; in parentheses: "
+                      "the machine's slow state)", *align(rows, (0, len(rows[0]) - 1))])
 
 
 def column_of(result: Result) -> str:

@@ -1,7 +1,8 @@
 """A worker without a library: python3 fake_worker.py '{"forms": {NAME: {...}}, ...}'.
 
-A form has "y" (values), "us" (time of a call), and may "crash" in build or sample, "hang" or "fail".
-Top level: "chatter" prints to stdout before every answer; "gates" are the products of the samples.
+A form has "y" (values), "us" (time of a call), and may "crash" in build or sample, "hang" or
+"fail". Top level: "chatter" prints to stdout before every answer; "gates" are the products of the
+samples.
 """
 
 import json

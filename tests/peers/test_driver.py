@@ -1,4 +1,4 @@
-"""The whole driver on a real kernel and whatever BLAS this machine has, two samples each. Nothing is
+"""The whole driver on a real kernel and the BLAS this machine has, two samples each. Nothing is
 installed for it."""
 
 import ctypes

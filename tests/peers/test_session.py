@@ -171,8 +171,8 @@ class Reports(unittest.TestCase):
         failed.fail("crash", "died of signal 11")
         entries = [self.entry(fake("attngen-gcc", "attngen"), [10.0, 12.0, 11.0, 11.0, 11.0]),
                    self.entry(fake("b"), [30.0, 31.0, 30.5, 30.5, 30.5], peer_gate), failed]
-        kernel = {"id": "attngen-gcc", "isa": "avx2", "compiler": "gcc", "compiler_version": "gcc 12",
-                  "code_bytes": 100, "compile_seconds": 1.0, "packed_bytes": 64,
+        kernel = {"id": "attngen-gcc", "isa": "avx2", "compiler": "gcc", "code_bytes": 100,
+                  "compiler_version": "gcc 12", "compile_seconds": 1.0, "packed_bytes": 64,
                   "workspace_bytes": 64, "ok": True}
         broken = {"id": "attngen-clang", "isa": "avx2", "compiler": "clang", "ok": False,
                   "message": "no", "failure": "compile"}
@@ -183,7 +183,8 @@ class Reports(unittest.TestCase):
     def test_document(self):
         results = self.shape()["results"]
         ours, peer, crashed, broken = results
-        self.assertEqual((ours["subject"], ours["isa"], ours["compiler"]), ("attngen", "avx2", "gcc"))
+        self.assertEqual([ours[key] for key in ("subject", "isa", "compiler")],
+                         ["attngen", "avx2", "gcc"])
         self.assertEqual(peer["label"], "b 1.0")
         self.assertAlmostEqual(peer["best_us"], 30.0)
         self.assertAlmostEqual(ours["percent_of_peak"], 100.0 * 1e6 / (10.0 * 1e3) / 105.0)

@@ -34,7 +34,8 @@ def load(p: Problem, directory) -> dict[str, numpy.ndarray]:
             for name, shape in tensors.shapes(p).items()}
 
 
-def fused(arrays: dict[str, numpy.ndarray], names: str) -> tuple[numpy.ndarray, numpy.ndarray | None]:
+def fused(arrays: dict[str, numpy.ndarray],
+          names: str) -> tuple[numpy.ndarray, numpy.ndarray | None]:
     """The weights [out, in] of several projections as one, and their bias (None without any)."""
     weight = numpy.concatenate([arrays[f"{name}_weight"] for name in names])
     if not any(f"{name}_bias" in arrays for name in names):

@@ -1,5 +1,5 @@
-"""A generated kernel, or the shared baseline on a BLAS (bench/blas_layer.c), through runner.c. Needs
-nothing but the standard library."""
+"""A generated kernel, or the shared baseline on a BLAS (bench/blas_layer.c), through runner.c.
+Needs nothing beside the standard library."""
 
 from __future__ import annotations
 

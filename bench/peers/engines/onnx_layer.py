@@ -59,8 +59,7 @@ class Graph:
         if p.projects_kv:
             context = self.input("context", self.arrays["context"])
             return (q, *self.split(self.linear(context, "kv"), [p.k_width, p.v_width]))
-        return q, self.input("past_k", self.arrays["past_k"]), self.input("past_v",
-                                                                         self.arrays["past_v"])
+        return (q, *(self.input(name, self.arrays[name]) for name in ("past_k", "past_v")))
 
     def finish(self, rows: str) -> None:
         if self.p.output_projection:
