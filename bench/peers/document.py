@@ -4,6 +4,7 @@ table in the README and its charts take them as they are."""
 from __future__ import annotations
 
 import math
+import re
 
 from . import tensors
 from .judge import largest
@@ -39,6 +40,12 @@ def add_limit(result: dict, flops: float) -> None:
         result["slow_percent_of_limit"] = 100.0 * bound / result["slow_best_us"]
 
 
+def library_version(text: str) -> str:
+    """Out of what OpenBLAS and MKL say of themselves."""
+    found = re.search(r"(?:OpenBLAS|Version) (\d+(?:\.\d+){1,2})", text)
+    return found.group(1) if found else ""
+
+
 def identity(entry: Entry, kernel: dict | None) -> dict:
     """Who it is; `kernel` is what kernels.lua says of one of ours."""
     result: dict = {"subject": entry.contender.subject}
@@ -47,8 +54,8 @@ def identity(entry: Entry, kernel: dict | None) -> dict:
                     "packed_bytes", "workspace_bytes"):
             result[key] = kernel[key]
         return result
-    version = f" {entry.version}" if entry.version else ""
-    result["label"] = entry.contender.title + version
+    version = entry.version or library_version(entry.library)
+    result["label"] = f"{entry.contender.title} {version}".rstrip()
     for key, value in (("form", entry.variant), ("library", entry.library), ("core", entry.core),
                        ("notes", entry.notes), ("settings", entry.settings)):
         if value:
@@ -68,7 +75,8 @@ def result_of(entry: Entry, kernel: dict | None, p: Problem, machine: Machine, r
         peak_gflops=machine.peak * 1e-9, product_gflops=machine.product * 1e-9,
         traffic_bytes=traffic_bytes(p), **entry.samples.report(machine))
     result["load_gbytes_per_s"] = load_rate(rates, result["traffic_bytes"])
-    for key, value in (("max_error", entry.max_error), ("difference", entry.difference)):
+    for key, value in (("max_error", entry.max_error), ("difference", entry.difference),
+                       ("empty_call_us", entry.empty_call_us)):
         if value is not None:
             result[key] = value
     add_limit(result, p.flops)

@@ -18,7 +18,7 @@ from .problem import Problem
 from .protocol import Worker, WorkerFailed
 from .samples import Machine, Samples
 
-START_SECONDS = 180.0   # for a worker to import its library
+START_SECONDS = 300.0   # for a worker to import its library and try it
 BUILD_SECONDS = 900.0   # for one form of a layer: compilers are slow
 SAMPLE_SECONDS = 1e-3   # a sample is at least this long
 CALIBRATIONS = 3        # samples that choose between the forms of one library
@@ -53,6 +53,7 @@ class Entry:
     contender: Contender
     worker: Worker | None = None
     version: str = ""
+    empty_call_us: float | None = None
     variant: str = ""
     library: str = ""        # what a BLAS says of itself
     core: str = ""
@@ -83,25 +84,26 @@ class Workers:
     def __init__(self, scratch: Path, command: Callable[[Contender], list[str]] | None = None):
         self._scratch = scratch
         self._command = command or python_worker
-        self._running: dict[str, tuple[Worker, dict, str]] = {}
+        self._running: dict[str, tuple[Worker, dict, dict]] = {}
 
-    def get(self, contender: Contender) -> tuple[Worker, str]:
-        """(worker, version); raises WorkerFailed when the library cannot even be loaded."""
-        worker, options, version = self._running.get(contender.id, (None, None, ""))
+    def get(self, contender: Contender) -> tuple[Worker, dict]:
+        """(worker, what it says about its library); raises WorkerFailed when the library cannot
+        even be loaded."""
+        worker, options, said = self._running.get(contender.id, (None, None, {}))
         if worker and worker.alive and options == contender.options:
-            return worker, version
+            return worker, said
         if worker:
             worker.close()
         log = self._scratch / f"{contender.id}.log"
         log.write_bytes(b"")
         worker = Worker(self._command(contender), environment(contender, self._scratch), log)
         try:
-            version = worker.ask({"do": "describe"}, START_SECONDS)["version"]
+            said = worker.ask({"do": "describe"}, START_SECONDS)
         except WorkerFailed:
             worker.close()
             raise
-        self._running[contender.id] = (worker, contender.options, version)
-        return worker, version
+        self._running[contender.id] = (worker, contender.options, said)
+        return worker, said
 
     def close(self) -> None:
         for worker, _, _ in self._running.values():
@@ -163,7 +165,8 @@ class Session:
 
     def _open(self, entry: Entry, job: Job) -> list[str]:
         """Shows the job to the contender's worker; the names of the forms it has for it."""
-        entry.worker, entry.version = self._workers.get(entry.contender)
+        entry.worker, said = self._workers.get(entry.contender)
+        entry.version, entry.empty_call_us = said["version"], said.get("empty_call_us")
         request = {"do": "list", "problem": dataclasses.asdict(job.problem),
                    "tensors": str(job.directory)}
         return entry.worker.ask(request, START_SECONDS)["variants"]

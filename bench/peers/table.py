@@ -131,7 +131,11 @@ def who_short(result: Result) -> str:
 
 
 def libraries_text(shapes: list[dict]) -> str:
-    """What every BLAS says of itself, once."""
-    seen = {result["library"]: None for shape in shapes for result in shape["results"]
-            if "library" in result}
-    return "\n".join(["", *(f"  {library}" for library in seen)]) if seen else ""
+    """What every BLAS says of itself, and what a call costs the others by itself, once."""
+    results = [result for shape in shapes for result in split(shape)[0]]
+    lines = list(dict.fromkeys(result["library"] for result in results if "library" in result))
+    calls = {who_short(result): f"{who_short(result)} {number(result['empty_call_us'])}"
+             for result in results if "empty_call_us" in result}
+    if calls:
+        lines.append("us of a call with nothing to do: " + ", ".join(calls.values()))
+    return "\n".join(["", *(f"  {line}" for line in lines)]) if lines else ""

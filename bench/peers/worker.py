@@ -1,7 +1,7 @@
 """The process around one engine: python -m bench.peers.worker '{"engine": …}'.
 
-Requests: "describe" → version; "list" a problem's variants; "build" one of them, run it once and
-write its output; "sample" it, between two gate products.
+Requests: "describe": its library's version, what an empty call costs; "list": the forms it has of a
+problem; "build" one of them, run it once and write its output; "sample" it, between two products.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from .gauge import Gauge
 from .problem import Problem
 
 WARM_SECONDS = 1e-3
+EMPTY_CALLS, EMPTY_TURNS = 50, 20
 
 
 def count_preemptions() -> int:
@@ -38,7 +39,13 @@ class Server:
         self._layer = None
 
     def describe(self, _request: dict) -> dict:
-        return {"version": self._engine.describe(self._options)}
+        answer = {"version": self._engine.describe(self._options)}
+        if hasattr(self._engine, "empty"):
+            layer = self._engine.empty(self._options)
+            layer.run(EMPTY_CALLS)
+            seconds = min(layer.run(EMPTY_CALLS) for _ in range(EMPTY_TURNS))
+            answer["empty_call_us"] = 1e6 * seconds / EMPTY_CALLS
+        return answer
 
     def list(self, request: dict) -> dict:
         problem = Problem(**{**request["problem"], "lengths": tuple(request["problem"]["lengths"])})

@@ -47,7 +47,8 @@ end
 
 -- "OpenBLAS 0.3.21 NO_LAPACKE …" -> "OpenBLAS 0.3.21"
 function M.short_name(text)
-    return text:match("^OpenBLAS [%d.]+") or text:match("^[^,]+") or text
+    local mkl <const> = text:match("Math Kernel Library Version ([%d.]+)")
+    return text:match("^OpenBLAS [%d.]+") or mkl and "MKL " .. mkl or text:match("^[^,]+") or text
 end
 
 -- Best time of a result, whatever state the machine was in.

@@ -192,6 +192,12 @@ class Reports(unittest.TestCase):
         self.assertEqual(crashed["failure"], {"kind": "crash", "message": "died of signal 11"})
         self.assertEqual(broken["failure"]["kind"], "compile")
 
+    def test_versions_out_of_what_libraries_say(self):
+        for text, version in (("OpenBLAS 0.3.34.481.3 DYNAMIC_ARCH Zen MAX_THREADS=64", "0.3.34"),
+                              ("Intel(R) Math Kernel Library Version 2026.2-Product", "2026.2"),
+                              ("something else", "")):
+            self.assertEqual(document.library_version(text), version)
+
     def test_bandwidth_of_the_right_size(self):
         self.assertEqual(document.load_rate(self.RATES, 1000), 100.0)
         self.assertEqual(document.load_rate(self.RATES, 5000), 10.0)
@@ -205,6 +211,8 @@ class Reports(unittest.TestCase):
         self.assertIn("c: crash: died of signal 11", text)
         self.assertIn("attngen avx2 clang: compile: no", text)
         self.assertRegex(table.summary_text([shape]), r"layer +10\.00 +3\.00 +b 3\.00")
+        shape["results"][1]["empty_call_us"] = 1.5
+        self.assertIn("with nothing to do: b 1.500", table.libraries_text([shape]))
 
     def test_states_never_meet(self):
         shape = self.shape(peer_gate=0.5e11)

@@ -142,6 +142,13 @@ function TestBenchBlas:test_only_cores_this_cpu_runs()
     lu.assertEquals(blas.candidates({ arch = "riscv64", flags = {} }), {})
 end
 
+function TestBenchBlas.test_short_names_of_libraries()
+    lu.assertEquals(blas.short_name("OpenBLAS 0.3.21 NO_LAPACKE Zen"), "OpenBLAS 0.3.21")
+    lu.assertEquals(blas.short_name("Intel(R) oneAPI Math Kernel Library Version 2026.2-Product "
+        .. "Build 20260915"), "MKL 2026.2")
+    lu.assertEquals(blas.short_name("something, else"), "something")
+end
+
 function TestBenchBlas:test_the_fastest_core_that_is_right()
     local trials <const> = {
         { core = "Haswell", result = { core = "Haswell", best_us = 5.0 } },

@@ -2,6 +2,7 @@
 
     describe(options) -> str                      version, and what it runs on
     variants(problem, tensors, options) -> {name: build}
+    empty(options) -> base.Layer                  only where a call costs something by itself
 
 where build() makes a base.Layer. Whatever a module cannot do it raises as problem.Unsupported or as
 the library's own exception; the worker reports it.

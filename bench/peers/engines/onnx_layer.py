@@ -193,6 +193,8 @@ def group_query_attention(p: Problem, arrays: dict) -> tuple[Graph, int]:
         raise Unsupported("GroupQueryAttention is causal self-attention only")
     if p.head_dim != p.v_head_dim:
         raise Unsupported("GroupQueryAttention has one head width")
+    if p.kv_cache == "append" and p.batch > 1 and p.seq_len > 1:
+        raise Unsupported("GroupQueryAttention continues a cache by one token, or of one item")
     g = Graph(p, arrays)
     q, k, v = g.projections()
     past = ["", ""]
@@ -226,15 +228,18 @@ def session_of(model: bytes) -> onnxruntime.InferenceSession:
 
 
 def layer_of(graph: Graph, opset: int) -> base.Layer:
+    return bound_layer(graph.model(opset), graph.inputs, graph.p.y_shape)
+
+
+def bound_layer(model: bytes, inputs: dict[str, numpy.ndarray], y_shape: tuple) -> base.Layer:
     """The model with inputs and output bound once, so that a call copies nothing."""
-    session = session_of(graph.model(opset))
+    session = session_of(model)
     binding = session.io_binding()
     values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(value)
-              for name, value in graph.inputs.items()}
+              for name, value in inputs.items()}
     for name, value in values.items():
         binding.bind_ortvalue_input(name, value)
-    y = onnxruntime.OrtValue.ortvalue_from_numpy(numpy.full(graph.p.y_shape, numpy.nan,
-                                                            numpy.float32))
+    y = onnxruntime.OrtValue.ortvalue_from_numpy(numpy.full(y_shape, numpy.nan, numpy.float32))
     binding.bind_ortvalue_output("y", y)
 
     def call() -> None:
@@ -245,6 +250,14 @@ def layer_of(graph: Graph, opset: int) -> base.Layer:
         return y.numpy()
 
     return base.Layer(call, output)
+
+
+def empty(_options: dict) -> base.Layer:
+    """The library with next to nothing to do: what a call costs by itself."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, (1,)) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "empty", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    return bound_layer(model.SerializeToString(), {"x": numpy.ones(1, numpy.float32)}, (1,))
 
 
 def describe(_options: dict) -> str:

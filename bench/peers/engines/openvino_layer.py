@@ -20,6 +20,9 @@ LATENCY = {
 }
 
 
+Built = tuple[openvino.Model, list[numpy.ndarray]]  # and the values of its inputs
+
+
 class Graph:
     """The layer as OpenVINO nodes; weights are constants, inputs are parameters."""
 
@@ -104,24 +107,19 @@ def additive(keep: numpy.ndarray):
     return ops.constant(numpy.where(keep, 0.0, -numpy.inf).astype(numpy.float32))
 
 
-def fused_graph(p: Problem, arrays: dict) -> Graph:
+def fused_graph(p: Problem, arrays: dict) -> Built:
     g = Graph(p, arrays)
     q, k, v = g.projected()
     keep = None if p.plainly_causal else g.keep()
-    causal = p.plainly_causal and p.seq_len > 1
-    mask = additive(numpy.ones((1, 1, 1, 1), bool) if keep is None else keep)
-    inputs = [q, g.repeated(k, p.head_dim), g.repeated(v, p.v_head_dim)]
-    if causal or keep is None:
-        inputs.append(ops.constant(numpy.float32(0.0)))
-    else:
-        inputs.append(mask)
-    inputs.append(ops.constant(numpy.float32(p.scale)))
-    context = ops.scaled_dot_product_attention(*inputs, causal=causal)
-    g.result = g.model(context)
-    return g
+    # A scale needs a mask before it; a scalar 0 is none.
+    mask = ops.constant(numpy.float32(0.0)) if keep is None else additive(keep)
+    context = ops.scaled_dot_product_attention(
+        q, g.repeated(k, p.head_dim), g.repeated(v, p.v_head_dim), mask,
+        ops.constant(numpy.float32(p.scale)), causal=p.plainly_causal and p.seq_len > 1)
+    return g.model(context), g.values
 
 
-def plain_graph(p: Problem, arrays: dict) -> Graph:
+def plain_graph(p: Problem, arrays: dict) -> Built:
     g = Graph(p, arrays)
     q, k, v = g.projected()
     scores = ops.multiply(ops.matmul(q, g.repeated(k, p.head_dim), False, True),
@@ -130,16 +128,16 @@ def plain_graph(p: Problem, arrays: dict) -> Graph:
     if keep is not None:
         scores = ops.add(scores, additive(keep))
     context = ops.matmul(ops.softmax(scores, -1), g.repeated(v, p.v_head_dim), False, False)
-    g.result = g.model(context)
-    return g
+    return g.model(context), g.values
 
 
 FORMS = {"ScaledDotProductAttention": fused_graph, "plain graph": plain_graph}
 
 
-def layer_of(graph: Graph) -> base.Layer:
-    request = openvino.Core().compile_model(graph.result, "CPU", LATENCY).create_infer_request()
-    for index, value in enumerate(graph.values):
+def layer_of(model: openvino.Model, values: list[numpy.ndarray]) -> base.Layer:
+    """The model with its inputs set once."""
+    request = openvino.Core().compile_model(model, "CPU", LATENCY).create_infer_request()
+    for index, value in enumerate(values):
         request.set_input_tensor(index, openvino.Tensor(value, shared_memory=True))
 
     def output() -> numpy.ndarray:
@@ -147,8 +145,14 @@ def layer_of(graph: Graph) -> base.Layer:
         return request.get_output_tensor(0).data.copy()
 
     layer = base.Layer(request.infer, output)
-    layer.values = graph.values  # shared with the request
+    layer.values = values  # shared with the request
     return layer
+
+
+def empty(_options: dict) -> base.Layer:
+    """The library with next to nothing to do: what a call costs by itself."""
+    x = ops.parameter([1], numpy.float32)
+    return layer_of(openvino.Model([ops.relu(x)], [x], "empty"), [numpy.ones(1, numpy.float32)])
 
 
 def describe(_options: dict) -> str:
@@ -157,4 +161,4 @@ def describe(_options: dict) -> str:
 
 def variants(p: Problem, directory, _options: dict) -> dict:
     arrays = base.load(p, directory)
-    return {name: (lambda form=form: layer_of(form(p, arrays))) for name, form in FORMS.items()}
+    return {name: (lambda form=form: layer_of(*form(p, arrays))) for name, form in FORMS.items()}
