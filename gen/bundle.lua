@@ -335,6 +335,8 @@ local function variant_entry(variant, files)
         header = files.header, isa_flags = isa.flags, flags = manifest.flags(isa.flags),
         cpu_features = isa.cpu_test, packed_bytes = plan.packed_bytes,
         workspace_bytes = plan.workspace_bytes, part_bytes = plan.part_bytes, alignment = 64,
+        form = plan.problem.op == "mha" and { keys = plan.problem.fold.keys,
+            values = plan.problem.fold.values } or nil,
         frame_bytes = plan.frame_bytes, phases = plan.phases, layout_hash = variant.layout_hash,
         symbols = { variant.prefix .. "_forward", variant.prefix .. "_forward_part",
             variant.prefix .. "_kernel", variant.prefix .. "_packed_bytes",

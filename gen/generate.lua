@@ -59,6 +59,7 @@ local function config_data(record)
     if record.kv_cache == "static" then
         data.bias = { q = record.bias.q, o = record.output_projection and record.bias.o or nil }
     end
+    if record.queries == "all" then data.queries = nil end
     return data
 end
 

@@ -263,6 +263,9 @@ M.plan_stages = {
         { name = "scale", kind = "boolean" },
         { name = "k_bias", kind = "boolean" },
         { name = "v_bias", kind = "boolean" },
+        { name = "qk", kind = "boolean" },
+        { name = "vo", kind = "boolean" },
+        { name = "few_queries", kind = "boolean" },
     } },
 }
 M.target_numbers = { "l1d", "l1i", "l2", "fma_latency", "fma_pipes" }

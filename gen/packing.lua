@@ -4,22 +4,26 @@ local manifest <const> = require("gen.manifest")
 
 local packing <const> = {}
 
--- One entry per packed matrix, in blob order: {name, columns, depth, factor, bias, groups}.
+-- One entry per packed matrix, in blob order: {name, columns, depth, factor, bias, groups}; with
+-- `element` where it is not a source matrix as it stands (see elements), then in `blocks` of
+-- columns with panels of their own.
 local function matrices(plan)
     local list <const> = {}
     local fold <const> = plan.problem.fold
-    local function add(projection, factor)
-        local groups <const> = {}
-        for i, group in ipairs(projection.groups) do
-            groups[i] = { panels = group.count, width = group.vectors * plan.machine.lanes }
+    for _, product in ipairs(plan.products) do
+        local groups <const>, blocks <const> = {}, product.blocks or 1
+        for i, group in ipairs(product.groups) do
+            groups[i] = { panels = group.count // blocks,
+                width = group.vectors * plan.machine.lanes }
         end
-        list[#list + 1] = { name = projection.name, columns = projection.columns,
-            depth = projection.depth, factor = factor, bias = projection.bias, groups = groups }
+        local name <const> = product.name
+        local element <const> = name == "q" and fold.keys == "folded" and "folded_q"
+            or name == "o" and fold.values == "folded" and "folded_o"
+            or (name == "lift" or name == "defer") and name or nil
+        list[#list + 1] = { name = name, columns = product.columns, depth = product.depth,
+            factor = name == "q" and fold.weight_scale or 1.0, bias = product.bias,
+            groups = groups, blocks = blocks, element = element }
     end
-    for _, projection in ipairs(plan.projections) do
-        add(projection, projection.name == "q" and fold.weight_scale or 1.0)
-    end
-    if plan.output then add(plan.output, 1.0) end
     return list
 end
 
@@ -34,8 +38,11 @@ end
 function packing.layout_hash(plan)
     local lines <const> = { "attngen packed layout 1" }
     for _, matrix in ipairs(matrices(plan)) do
-        lines[#lines + 1] = ("%s %dx%d %s bias=%s factor=%a"):format(matrix.name, matrix.columns,
-            matrix.depth, group_text(matrix), tostring(matrix.bias), matrix.factor)
+        lines[#lines + 1] = ("%s %dx%d %s bias=%s factor=%a%s"):format(matrix.name, matrix.columns,
+            matrix.depth, group_text(matrix), tostring(matrix.bias), matrix.factor,
+            matrix.element and (" %s blocks=%d of heads=%d/%d dim=%d/%d"):format(matrix.element,
+                matrix.blocks, plan.problem.heads, plan.problem.kv_heads, plan.problem.head_dim,
+                plan.problem.v_head_dim) or "")
     end
     local fold <const>, problem <const> = plan.problem.fold, plan.problem
     if fold.move_v_bias then
@@ -50,7 +57,8 @@ local function recipe_lines(plan)
     local lines <const> = {}
     for _, matrix in ipairs(matrices(plan)) do
         local width <const> = group_text(matrix)
-        lines[#lines + 1] = (" *   %s [%d][%d]: panels x columns %s%s%s"):format(matrix.name,
+        lines[#lines + 1] = (" *   %s%s [%d][%d]: panels x columns %s%s%s"):format(matrix.name,
+            matrix.blocks > 1 and ("[%d]"):format(matrix.blocks) or "",
             matrix.columns, matrix.depth, width, matrix.bias and ", bias" or "",
             matrix.factor ~= 1.0 and ", times Q_FACTOR" or "")
     end
@@ -75,6 +83,148 @@ static double moved_bias(const attn_weights *weights, size_t out)
 }
 ]]
 
+-- Weights that are not a source matrix: element(weights, column, k) in double, by name, with what
+-- they read. HEADS … are constants of the file.
+local elements <const> = {
+    folded_q = { needs = { "q_weight", "k_weight" }, text = [[
+/* Wq with Wk folded in: column (head, e), row i is sum over d of Wk[d][e] * Wq[d][i]. */
+static double folded_q(const attn_weights *weights, size_t column, size_t k)
+{
+    const size_t head = column / KV_DIM, e = column % KV_DIM;
+    const float *wq = weights->q_weight + head * HEAD_DIM * D_MODEL + k;
+    const float *wk = weights->k_weight + head / HEADS_PER_KV * HEAD_DIM * KV_DIM + e;
+    double sum = 0.0;
+    for (size_t d = 0; d < HEAD_DIM; d++)
+        sum += (double)wk[d * KV_DIM] * wq[d * D_MODEL];
+    return sum;
+}
+]] },
+    folded_o = { needs = { "o_weight", "v_weight" }, text = [[
+/* Wo with Wv folded in: column o, row (head, e) is sum over d of Wo[o][head][d] * Wv[d][e]. */
+static double folded_o(const attn_weights *weights, size_t column, size_t k)
+{
+    const size_t head = k / KV_DIM, e = k % KV_DIM;
+    const float *wo = weights->o_weight + (column * HEADS + head) * V_HEAD_DIM;
+    const float *wv = weights->v_weight + head / HEADS_PER_KV * V_HEAD_DIM * KV_DIM + e;
+    double sum = 0.0;
+    for (size_t d = 0; d < V_HEAD_DIM; d++)
+        sum += (double)wo[d] * wv[d * KV_DIM];
+    return sum;
+}
+]] },
+    lift = { needs = { "k_weight" }, text = [[
+/* Wk transposed, kv head by kv head: column (kv head, e), row d. */
+static double lift(const attn_weights *weights, size_t column, size_t k)
+{
+    return weights->k_weight[(column / KV_DIM * HEAD_DIM + k) * KV_DIM + column % KV_DIM];
+}
+]] },
+    defer = { needs = { "v_weight" }, text = [[
+/* Wv, kv head by kv head: column (kv head, d), row e. */
+static double defer(const attn_weights *weights, size_t column, size_t k)
+{
+    return weights->v_weight[column * KV_DIM + k];
+}
+]] },
+}
+
+local folded_bias_text <const> = [[
+/* Bias of the queries with Wk folded in: sum over d of Wk[d][e] * bq[d]. */
+static double q_bias(const attn_weights *weights, size_t column)
+{
+    const size_t head = column / KV_DIM, e = column % KV_DIM;
+    const float *wk = weights->k_weight + head / HEADS_PER_KV * HEAD_DIM * KV_DIM + e;
+    double sum = 0.0;
+    for (size_t d = 0; d < HEAD_DIM; d++)
+        sum += (double)wk[d * KV_DIM] * weights->q_bias[head * HEAD_DIM + d];
+    return sum;
+}
+]]
+
+local pack_matrix_text <const> = [[
+/* Appends one matrix [columns][depth] to the blob; returns the place behind it. */
+static float *pack_matrix(float *to, const float *weight, size_t columns, size_t depth,
+                          double factor, const struct panel_group *groups, size_t group_count,
+                          double (*bias)(const attn_weights *, size_t), const attn_weights *weights)
+{
+    size_t column = 0;
+    for (size_t g = 0; g < group_count; g++) {
+        for (size_t p = 0; p < groups[g].panels; p++, column += groups[g].width) {
+            for (size_t c = 0; bias && c < groups[g].width; c++)
+                *to++ = column + c < columns ? (float)(bias(weights, column + c) * factor) : 0.0f;
+            for (size_t k = 0; k < depth; k++) {
+                for (size_t c = 0; c < groups[g].width; c++)
+                    *to++ = column + c < columns
+                                ? (float)(weight[(column + c) * depth + k] * factor)
+                                : 0.0f;
+            }
+        }
+    }
+    return to;
+}
+]]
+
+local pack_elements_text <const> = [[
+/* Appends `blocks` matrices [columns][depth] whose elements are computed: group by group, and in
+ * each group block by block; returns the place behind them. */
+static float *pack_elements(float *to, size_t blocks, size_t columns, size_t depth, double factor,
+                            const struct panel_group *groups, size_t group_count,
+                            double (*element)(const attn_weights *, size_t, size_t),
+                            double (*bias)(const attn_weights *, size_t),
+                            const attn_weights *weights)
+{
+    size_t first = 0;
+    for (size_t g = 0; g < group_count; g++) {
+        const size_t panels = groups[g].panels, width = groups[g].width;
+        for (size_t i = 0; i < blocks * panels; i++) {
+            const size_t block = i / panels, column = first + i % panels * width;
+            for (size_t k = bias ? 0 : 1; k < depth + 1; k++) { /* 0: the bias */
+                for (size_t c = column; c < column + width; c++) {
+                    double value = 0.0;
+                    if (c < columns && k == 0)
+                        value = bias(weights, block * columns + c);
+                    else if (c < columns)
+                        value = element(weights, block * columns + c, k - 1);
+                    *to++ = (float)(value * factor);
+                }
+            }
+        }
+        first += panels * width;
+    }
+    return to;
+}
+]]
+
+local is_packable_text <const> = [[
+
+/* Whether every folded weight is finite in float. */
+static int is_packable(const attn_weights *weights, size_t columns, size_t depth, double factor,
+                       double (*element)(const attn_weights *, size_t, size_t),
+                       double (*bias)(const attn_weights *, size_t))
+{
+    for (size_t c = 0; c < columns; c++) {
+        if (bias && !is_finite((float)(bias(weights, c) * factor)))
+            return 0;
+        for (size_t k = 0; k < depth; k++) {
+            if (!is_finite((float)(element(weights, c, k) * factor)))
+                return 0;
+        }
+    }
+    return 1;
+}
+]]
+
+-- The #defines that element functions read.
+local function dimension_text(problem)
+    local lines <const> = {}
+    for _, one in ipairs({ { "HEADS", problem.heads }, { "HEADS_PER_KV", problem.group },
+        { "HEAD_DIM", problem.head_dim }, { "V_HEAD_DIM", problem.v_head_dim },
+        { "D_MODEL", problem.d_model }, { "KV_DIM", problem.kv_dim } }) do
+        lines[#lines + 1] = ("#define %s %d"):format(one[1], one[2])
+    end
+    return table.concat(lines, "\n") .. "\n"
+end
+
 local function fill(text, fields) return (text:gsub("%$%(([%w_]+)%)", fields)) end
 
 -- Fields of templates/pack.c.in; nil when the kernel has no packed weights.
@@ -84,18 +234,28 @@ function packing.fields(plan)
     if #list == 0 then return nil end
     local constants <const>, checks <const>, nulls <const> = {}, {}, {}
     local functions <const>, calls <const> = {}, {}
+    local checks_folded, has_elements, has_plain = false, false, false
     if fold.weight_scale ~= 1.0 then
         constants[1] = ("/* scale%s, folded into Wq and bq */\n#define Q_FACTOR %a\n"):format(
             fold.base == 2 and " * log2(e)" or "", fold.weight_scale)
     end
-    local function need(field) nulls[#nulls + 1] = " || !weights->" .. field end
+    local needed <const> = {}
+    local function need(field)
+        if needed[field] then return end
+        needed[field] = true
+        nulls[#nulls + 1] = " || !weights->" .. field
+    end
     local function check_scaled(field, count)
         checks[#checks + 1] = ("    if (!scales(weights->%s, %d, Q_FACTOR))\n"
             .. "        return ATTN_E_NONFINITE;"):format(field, count)
     end
     for _, matrix in ipairs(list) do
         local name <const> = matrix.name
-        need(name .. "_weight")
+        local computed <const> = elements[matrix.element]
+        for _, field in ipairs(computed and computed.needs or { name .. "_weight" }) do
+            need(field)
+        end
+        if computed then functions[#functions + 1] = computed.text end
         local groups <const> = {}
         for i, group in ipairs(matrix.groups) do
             groups[i] = ("{%d, %d}"):format(group.panels, group.width)
@@ -107,23 +267,41 @@ function packing.fields(plan)
         if name == "o" and fold.move_v_bias then
             bias = "moved_bias"
             if problem.bias.o then need("o_bias") end
+        elseif matrix.bias and matrix.element == "folded_q" then
+            bias = "q_bias"
+            need(bias)
+            functions[#functions + 1] = folded_bias_text
         elseif matrix.bias then
-            bias = name .. "_bias"
+            bias = (name == "defer" and "v" or name) .. "_bias"
             need(bias)
             functions[#functions + 1] = (
-                "static double %s_bias(const attn_weights *weights, size_t "
-                .. "column)\n{\n    return weights->%s_bias[column];\n}\n"):format(name, name)
+                "static double %s(const attn_weights *weights, size_t "
+                .. "column)\n{\n    return weights->%s[column];\n}\n"):format(bias, bias)
         end
         local factor = "1.0"
-        if matrix.factor ~= 1.0 then
-            factor = "Q_FACTOR"
+        if matrix.factor ~= 1.0 then factor = "Q_FACTOR" end
+        local is_folded <const> = computed and #computed.needs > 1
+        if is_folded then
+            checks_folded = true
+            checks[#checks + 1] = ("    if (!is_packable(weights, %d, %d, %s, %s, %s))\n"
+                .. "        return ATTN_E_NONFINITE;"):format(matrix.columns, matrix.depth, factor,
+                    matrix.element, name == "q" and bias or "0")
+        elseif matrix.factor ~= 1.0 then
             check_scaled(name .. "_weight", matrix.columns * matrix.depth)
             if matrix.bias then check_scaled(name .. "_bias", matrix.columns) end
         end
-        calls[#calls + 1] = (
+        if computed then
+            calls[#calls + 1] = ("    to = pack_elements(to, %d, %d, %d, %s, %s_groups, %d, %s, "
+                .. "%s, weights);"):format(matrix.blocks, matrix.columns, matrix.depth, factor,
+                    name, #groups, matrix.element, bias)
+        else
+            calls[#calls + 1] = (
             "    to = pack_matrix(to, weights->%s_weight, %d, %d, %s, %s_groups, %d, "
             .. "%s, weights);"):format(name, matrix.columns, matrix.depth, factor, name, #groups,
             bias)
+        end
+        has_elements = has_elements or computed ~= nil
+        has_plain = has_plain or computed == nil
     end
     local moved = ""
     if fold.move_v_bias then
@@ -140,11 +318,18 @@ function packing.fields(plan)
             .. "            return ATTN_E_NONFINITE;\n    }"):format(
                 problem.kv_heads * problem.head_dim)
     end
-    local uses_scales <const> = fold.weight_scale ~= 1.0
+    local uses_scales <const> = fold.weight_scale ~= 1.0 and fold.keys ~= "folded"
+    if has_elements then
+        table.insert(constants, 1, dimension_text(problem))
+    end
     return {
         recipe = recipe_lines(plan), constants = table.concat(constants, "\n"), moved_bias = moved,
-        finite_functions = (uses_scales or fold.drop_k_bias) and packing.is_finite_text
-            .. (uses_scales and packing.scales_text or "") or "",
+        finite_functions = (uses_scales or fold.drop_k_bias or checks_folded)
+            and packing.is_finite_text .. (uses_scales and packing.scales_text or "")
+                .. (checks_folded and is_packable_text or "") or "",
+        pack_functions = (has_plain and pack_matrix_text or "")
+            .. (has_plain and has_elements and "\n" or "")
+            .. (has_elements and pack_elements_text or ""),
         bias_functions = table.concat(functions, "\n"), null_checks = table.concat(nulls),
         finite_checks = table.concat(checks, "\n"), matrices = table.concat(calls, "\n"),
     }

@@ -5,38 +5,13 @@
 local numbers <const> = require("gen.plan.numbers")
 local projection <const> = require("gen.plan.projection")
 local attention <const> = require("gen.plan.attention")
+local forms <const> = require("gen.plan.forms")
 local size <const> = require("gen.plan.size")
 
 local plan <const> = {}
 
 local FLOAT_BYTES <const> = numbers.FLOAT_BYTES
 local ceil_div <const>, add_buffer <const> = numbers.ceil_div, numbers.add_buffer
-
-local function matmul_flops(problem)
-    local projections = 0
-    if problem.op == "mha" then
-        local hd <const>, gd <const> = problem.heads * problem.head_dim,
-            problem.kv_heads * (problem.head_dim + problem.v_head_dim)
-        projections = 2 * problem.query_rows * problem.d_model * hd
-            + 2 * problem.key_rows * problem.kv_dim * gd
-        if problem.output_projection then
-            projections = projections
-                + 2 * problem.query_rows * problem.heads * problem.v_head_dim * problem.d_model
-        end
-    end
-    local pairs_seen = problem.seq_len * problem.kv_len
-    local causal <const> = problem.causal
-    if causal and not causal.by_length then
-        pairs_seen = 0
-        for query = 0, problem.seq_len - 1 do
-            local visible <const> = query + 1 + causal.positive - causal.negative
-            pairs_seen = pairs_seen + math.max(0, math.min(problem.kv_len, visible))
-        end
-    end
-    local core <const> = 2 * problem.batch * problem.heads * pairs_seen
-        * (problem.head_dim + problem.v_head_dim)
-    return projections, core
-end
 
 -- Which projections end at an item's length: nothing reads the keys behind it, nor the values
 -- unless an empty row averages all of them; padded queries are wanted unless told otherwise. A
@@ -66,32 +41,47 @@ local function build_plan(problem, isa_numbers, straight)
     local D <const>, V <const> = problem.head_dim, problem.v_head_dim
     local L <const>, S <const> = problem.seq_len, problem.kv_len
 
+    local fold <const> = problem.fold
+    local score_dim <const>, value_dim <const> = forms.widths(problem, fold)
+    built.score_dim, built.value_dim = score_dim, value_dim
+    built.products = {}
+    -- Appends a planned product: packed behind the ones before.
+    local function add_product(planned)
+        packed = planned.packed_end
+        built.products[#built.products + 1] = planned
+        return planned
+    end
+
     -- Keys and values in a tensor of the caller, [B, G, S, width].
     local function given(argument, width)
         return { argument = argument, batch = G * S * width, head = S * width, row = width }
     end
     if mha then
-        local biases <const> = problem.fold.biases
-        local N <const> = problem.new_keys
-        local appends <const> = problem.kv_cache == "append"
+        local input <const> = problem.cross and "context" or "x"
         local specs <const> = {
-            { name = "q", rows = problem.query_rows, depth = problem.d_model, heads = H, width = D,
-                per_item = L, x_rows = problem.x_rows, first_row = problem.first_query,
+            { name = "q", rows = problem.query_rows, depth = problem.d_model, heads = H,
+                width = fold.keys == "folded" and problem.kv_dim or D, per_item = L,
+                x_rows = problem.x_rows, first_row = problem.first_query, source = "x",
                 meaning = "queries" },
-            { name = "k", rows = problem.key_rows, depth = problem.kv_dim, heads = G, width = D,
-                per_item = N, meaning = appends and "new keys" or "keys" },
-            { name = "v", rows = problem.key_rows, depth = problem.kv_dim, heads = G, width = V,
-                per_item = N, meaning = appends and "new values" or "values" },
         }
-        if N == 0 then specs[3], specs[2] = nil, nil end
+        local N <const> = problem.new_keys
+        local added <const> = problem.kv_cache == "append" and "new " or ""
+        if N > 0 and fold.keys == "projected" then
+            specs[#specs + 1] = { name = "k", rows = problem.key_rows, depth = problem.kv_dim,
+                heads = G, width = D, per_item = N, source = input, meaning = added .. "keys" }
+        end
+        if N > 0 and fold.values == "projected" then
+            specs[#specs + 1] = { name = "v", rows = problem.key_rows, depth = problem.kv_dim,
+                heads = G, width = V, per_item = N, source = input, meaning = added .. "values" }
+        end
         for _, spec in ipairs(specs) do
-            local planned <const> = projection.build(spec.name, "project", problem, machine,
-                { rows = spec.rows, depth = spec.depth, columns = spec.heads * spec.width,
+            local planned <const> = add_product(projection.build(spec.name, "project", problem,
+                machine, { rows = spec.rows, depth = spec.depth,
+                    columns = spec.heads * spec.width,
                     items = problem.batch, input_rows = spec.x_rows, first_row = spec.first_row,
                     head_width = spec.width, straight = straight, bounded = bounded[spec.name],
-                    bias = biases[spec.name], packed_base = packed })
-            packed = planned.packed_end
-            planned.source = (spec.name == "q" or not problem.cross) and "x" or "context"
+                    bias = fold.biases[spec.name], packed_base = packed }))
+            planned.source, planned.head_width = spec.source, spec.width
             local layout <const> = projection.layout(planned, spec.width, spec.heads,
                 spec.per_item, lanes)
             projection.target_panels(planned, layout, spec.width, lanes)
@@ -103,6 +93,11 @@ local function build_plan(problem, isa_numbers, straight)
             built.projections[#built.projections + 1] = planned
             built[spec.name] = layout
         end
+        -- rows of the input, where they stand for the keys or values of all heads
+        local rows <const> = { argument = input, batch = S * problem.kv_dim, head = 0,
+            row = problem.kv_dim }
+        if fold.keys ~= "projected" then built.k = rows end
+        if fold.values ~= "projected" then built.v = rows end
     else
         built.q = { argument = "q", batch = H * L * D, head = L * D, row = D }
     end
@@ -115,41 +110,74 @@ local function build_plan(problem, isa_numbers, straight)
     elseif not built.k then
         built.k, built.v = given("k", D), given("v", V)
     end
-    if built.v.argument and V % lanes ~= 0 then
+    if built.v.argument and value_dim % lanes ~= 0 then
         -- Rows of values end in a partial vector: copied once into padded rows.
-        local row <const> = ceil_div(V, lanes) * lanes
-        built.pad_values = { rows = problem.batch * G * S, from = V, to = row,
-            argument = built.v.argument }
-        built.v = { buffer = "padded_v", batch = G * S * row, head = S * row, row = row }
-        add_buffer(shared, "padded_v", problem.batch * G * S * row,
-            "values, rows padded to whole vectors")
+        local row <const> = ceil_div(value_dim, lanes) * lanes
+        local rows <const> = problem.batch * (built.v.batch // value_dim)
+        built.pad_values = { rows = rows, from = value_dim, to = row,
+            argument = built.v.argument, with_projections = fold.values ~= "projected" }
+        built.v = { buffer = "padded_v", batch = built.v.batch // value_dim * row,
+            head = built.v.head // value_dim * row, row = row }
+        add_buffer(shared, "padded_v", rows * row, "values, rows padded to whole vectors")
+    end
+    if fold.keys == "lifted" then
+        -- q' = Wk^T . q, head by head
+        local head <const> = ceil_div(score_dim, lanes) * lanes
+        local layout <const> = { batch = L * H * head, head = head, row = H * head,
+            buffer = "lifted" }
+        built.lift = add_product(projection.build_blocks("lift", "project", problem, machine,
+            { rows = problem.query_rows, heads = problem.group, blocks = G, depth = D,
+                columns = score_dim, packed_base = packed, straight = straight,
+                input = built.q, output = layout, padded = true }))
+        built.lift.input, built.lift.output = "q", "lifted"
+        add_buffer(shared, "lifted", problem.query_rows * layout.row,
+            "queries times the key weights, [row][head][column of the input]")
+        built.q = layout
     end
 
-    built.score_dim, built.value_dim = D, V
-    built.attention = attention.build(problem, machine, { score = D, value = V }, straight)
     if mha then
-        built.out = { batch = L * H * V, head = V, row = H * V }
+        built.out = { batch = L * H * value_dim, head = value_dim, row = H * value_dim }
     else
         built.out = { batch = H * L * V, head = L * V, row = V }
     end
+    built.out.buffer = fold.values == "deferred" and "contexts"
+        or problem.output_projection and "heads" or nil
+    built.out.argument = not built.out.buffer and "y" or nil
+    local out_width <const> = fold.values == "folded" and value_dim or V
+    local attended <const>, q <const>, out <const> = attention.stack_heads(problem, built, lanes)
+    built.q, built.out = q, out
+    built.attention = attention.build(attended, machine, { score = score_dim, value = value_dim },
+        straight)
+    built.attention.problem = attended
+    if fold.values == "deferred" then
+        -- Wv for each head's context
+        add_buffer(shared, "contexts", problem.query_rows * H * value_dim,
+            "weighted inputs [row][head][column of the input]")
+        built.defer = add_product(projection.build_blocks("defer", "project", problem, machine,
+            { rows = problem.query_rows, heads = problem.group, blocks = G, depth = value_dim,
+                columns = V, bias = fold.biases.v, packed_base = packed, straight = straight,
+                input = { row = H * value_dim, head = value_dim },
+                output = { row = H * V, head = V } }))
+        built.defer.input = "contexts"
+        built.defer.output = problem.output_projection and "heads" or nil
+    end
     if problem.output_projection then
-        built.output = projection.build("o", "output", problem, machine,
-            { rows = problem.query_rows, depth = H * V, columns = problem.d_model,
-                items = problem.batch, bounded = bounded.o, bias = problem.fold.biases.o,
-                packed_base = packed, straight = straight })
-        packed = built.output.packed_end
+        built.output = add_product(projection.build("o", "output", problem, machine,
+            { rows = problem.query_rows, depth = H * out_width, columns = problem.d_model,
+                items = problem.batch, bounded = bounded.o, bias = fold.biases.o,
+                packed_base = packed, straight = straight }))
         for _, group in ipairs(built.output.groups) do
             group.per_block, group.block_stride, group.panel_stride = 1, group.vectors * lanes, 0
             group.target, group.start = group.first_column, 0
             group.vector_offsets = {}
             for v = 0, group.vectors - 1 do group.vector_offsets[v + 1] = v * lanes end
         end
-        built.concat_offset = add_buffer(shared, "heads", problem.query_rows * H * V,
+        built.concat_offset = add_buffer(shared, "heads", problem.query_rows * H * out_width,
             "concatenated heads [row][head][dim]")
     end
 
-    built.part_buffers = attention.part_buffers(problem, built.attention,
-        { score = D, value = V })
+    built.part_buffers = attention.part_buffers(attended, built.attention,
+        { score = score_dim, value = value_dim })
     built.shared_buffers = shared
     built.part_offset = shared.floats
     built.part_bytes = built.part_buffers.floats * FLOAT_BYTES
@@ -157,8 +185,9 @@ local function build_plan(problem, isa_numbers, straight)
     built.packed_floats = packed
     built.packed_bytes = packed * FLOAT_BYTES
     projection.choose_prefetch(built)
-    built.phases = (mha and 2 or 1) + (built.append and 1 or 0) + (built.pad_values and 1 or 0)
-        + (built.output and 1 or 0)
+    built.phases = (mha and 2 or 1) + (built.append and 1 or 0) + (built.output and 1 or 0)
+        + (built.pad_values and not built.pad_values.with_projections and 1 or 0)
+        + (built.lift and 1 or 0) + (built.defer and 1 or 0)
 
     -- Compilers spill and hoist: sixteen times the register file covers the largest frame seen
     -- (14.5 KB of 32 KB with AVX-512); the fuzzer compiles with this bound as an error.
@@ -166,7 +195,8 @@ local function build_plan(problem, isa_numbers, straight)
     built.ops = size.estimate_ops(built)
     built.code_bytes = built.ops * target.bytes_per_op
     built.compile_seconds = size.compile_seconds(built.ops)
-    built.projection_flops, built.core_flops = matmul_flops(problem)
+    built.projection_flops, built.core_flops = forms.flops(problem, fold)
+    built.form_cycles = forms.cycles(built)
     return built
 end
 
@@ -178,12 +208,8 @@ local function forces_loops(problem)
     return false
 end
 
--- Plans `problem` (with fold) for an ISA's numbers {name, lanes, registers, target}; the config's
--- target numbers override the ISA's. unroll = "auto" is straight-line code where that fits
--- code_budget (short kernels lose more to loops than to instruction fetch), else loops around
--- unrolled tiles. Raises {errors = {…}} when a forced tile does not fit the registers or
--- unroll = "full" exceeds code_budget.
-function plan.build(problem, isa_numbers)
+-- The plan of one form of the layer; see plan.build.
+local function build_form(problem, isa_numbers)
     if problem.unroll == "tiles" or problem.unroll == "auto" and forces_loops(problem) then
         return build_plan(problem, isa_numbers, false)
     end
@@ -194,6 +220,39 @@ function plan.build(problem, isa_numbers)
         .. "%.0f s of compiling, over code_budget = %d"):format(isa_numbers.name,
             built.code_bytes, built.compile_seconds, problem.code_budget),
         'code_budget >= the predicted bytes, or unroll = "auto"')
+end
+
+-- Plans `problem` (with fold) for an ISA's numbers {name, lanes, registers, target}; the config's
+-- target numbers override the ISA's. unroll = "auto" is straight-line code where that fits
+-- code_budget (short kernels lose more to loops than to instruction fetch), else loops around
+-- unrolled tiles. Raises {errors = {…}} when a forced tile does not fit the registers or
+-- unroll = "full" exceeds code_budget.
+-- Of the legal forms of the layer (problem.forms) it takes the one predicted to be fastest.
+function plan.build(problem, isa_numbers)
+    local plans <const>, chosen, failure = {}, nil, nil
+    for _, form in ipairs(forms.candidates(problem)) do
+        local one <const> = {}
+        for key, value in pairs(problem) do one[key] = value end
+        one.fold = form
+        local ok <const>, built = xpcall(build_form, function(problem_found)
+            return type(problem_found) == "table" and problem_found
+                or debug.traceback(problem_found, 2)
+        end, one, isa_numbers)
+        if ok then
+            plans[#plans + 1] = built
+            if not chosen or built.form_cycles < chosen.form_cycles then chosen = built end
+        elseif type(built) ~= "table" then
+            error(built, 0)
+        else
+            failure = failure or built -- a refusal; another form may fit
+        end
+    end
+    if not chosen then error(failure, 0) end
+    local reasons <const> = chosen.problem.fold.reasons
+    if problem.op == "mha" then
+        table.insert(reasons, 1, forms.reason(chosen, plans))
+    end
+    return chosen
 end
 
 return plan

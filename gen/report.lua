@@ -39,9 +39,7 @@ end
 function report.build(plan)
     local problem <const>, attention <const> = plan.problem, plan.attention
     local projections <const> = {}
-    for i, projection in ipairs(plan.projections) do projections[i] = projection_report(
-        projection) end
-    if plan.output then projections[#projections + 1] = projection_report(plan.output) end
+    for i, product in ipairs(plan.products) do projections[i] = projection_report(product) end
     local blocks <const> = {}
     for i, block in ipairs(attention.blocks) do
         blocks[i] = { count = block.count, queries = block.queries, vectors = block.vectors,

@@ -100,7 +100,14 @@ function stages.build(plan)
     if plan.problem.op == "mha" then project.build(kernel, plan) end
     if plan.append then cache.build(kernel, plan) end
     if plan.pad_values then project.build_padding(kernel, plan) end
+    if plan.lift then
+        project.build_blocks(kernel, plan, plan.lift, "lift", "Queries times the key weights")
+    end
     attention.build(kernel, plan)
+    if plan.defer then
+        project.build_blocks(kernel, plan, plan.defer, "defer",
+            "Value weights: heads = context . Wv^T")
+    end
     if plan.output then output.build(kernel, plan) end
     for _, phase in ipairs(kernel.phases) do phase.entry = make_entry(phase, plan) end
     return kernel.phases

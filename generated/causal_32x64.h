@@ -19,13 +19,12 @@
  *     "name": "causal_32x64",
  *     "op": "mha",
  *     "output_projection": true,
- *     "queries": "all",
  *     "return_weights": "per_head",
  *     "seq_len": 32,
  *     "unroll": "tiles",
  *     "v_head_dim": 16
  *   }
- * Config hash a62266f3302b45df. */
+ * Config hash eac927bb411f528a. */
 /* Attention layer: x[1][32][64] -> y[1][32][64], 4 heads (4 for keys and values) of 16/16.
  * y = softmax(0.25 * q . k^T) . v, float32 throughout, row-major tensors, no overlap.
  * A key is attended to when causal (top_left). Others contribute nothing, whatever is stored

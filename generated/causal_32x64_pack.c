@@ -19,13 +19,12 @@
  *     "name": "causal_32x64",
  *     "op": "mha",
  *     "output_projection": true,
- *     "queries": "all",
  *     "return_weights": "per_head",
  *     "seq_len": 32,
  *     "unroll": "tiles",
  *     "v_head_dim": 16
  *   }
- * Config hash a62266f3302b45df. */
+ * Config hash eac927bb411f528a. */
 /* Packs the weights of causal_32x64: portable C11, compiled wherever packing happens.
  *
  * Recipe
@@ -33,6 +32,7 @@
  *   k [64][64]: panels x columns 4x16
  *   v [64][64]: panels x columns 4x16
  *   o [64][64]: panels x columns 4x16, bias
+ *   K projected, V projected (1183.7 kFLOP, 85.5 k cycles predicted) rather than K projected, Wv after the context, no V (1386.5 kFLOP, 100.5 k cycles predicted)
  *   logits in units of log2: softmax uses exp2 alone
  *   scale folded into Wq and bq
  *   K bias dropped: it shifts every logit of a row alike
@@ -93,8 +93,7 @@ static double moved_bias(const attn_weights *weights, size_t out)
 }
 /* Appends one matrix [columns][depth] to the blob; returns the place behind it. */
 static float *pack_matrix(float *to, const float *weight, size_t columns, size_t depth,
-    double factor,
-                          const struct panel_group *groups, size_t group_count,
+                          double factor, const struct panel_group *groups, size_t group_count,
                           double (*bias)(const attn_weights *, size_t), const attn_weights *weights)
 {
     size_t column = 0;
@@ -112,7 +111,6 @@ static float *pack_matrix(float *to, const float *weight, size_t columns, size_t
     }
     return to;
 }
-
 static double q_bias(const attn_weights *weights, size_t column)
 {
     return weights->q_bias[column];

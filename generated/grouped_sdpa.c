@@ -14,13 +14,12 @@
  *     "mask": ["padding"],
  *     "name": "grouped_sdpa",
  *     "op": "sdpa",
- *     "queries": "all",
  *     "return_weights": false,
  *     "seq_len": 8,
  *     "unroll": "auto",
  *     "v_head_dim": 16
  *   }
- * Config hash 13add907bbe8634f. */
+ * Config hash 0e1a02141e1dd43c. */
 #include <stddef.h>
 
 #include "grouped_sdpa.h"

@@ -14,13 +14,12 @@
  *     "mask": ["padding"],
  *     "name": "grouped_sdpa",
  *     "op": "sdpa",
- *     "queries": "all",
  *     "return_weights": false,
  *     "seq_len": 8,
  *     "unroll": "auto",
  *     "v_head_dim": 16
  *   }
- * Config hash 13add907bbe8634f. */
+ * Config hash 0e1a02141e1dd43c. */
 /* Attention: q[1][4][8][16], k[1][2][24][16], v[1][2][24][16] -> y[1][4][8][16].
  * y = softmax(0.25 * q . k^T) . v, float32 throughout, row-major tensors, no overlap.
  * A key is attended to when key_keep[item][key] != 0. Others contribute nothing, whatever is

@@ -14,13 +14,12 @@
  *     "mask": ["padding"],
  *     "name": "grouped_sdpa",
  *     "op": "sdpa",
- *     "queries": "all",
  *     "return_weights": false,
  *     "seq_len": 8,
  *     "unroll": "auto",
  *     "v_head_dim": 16
  *   }
- * Config hash 13add907bbe8634f. */
+ * Config hash 0e1a02141e1dd43c. */
 /* Attention: q[1][4][8][16], k[1][2][24][16], v[1][2][24][16] -> y[1][4][8][16].
  * y = softmax(0.25 * q . k^T) . v, float32 throughout, row-major tensors, no overlap.
  * A key is attended to when key_keep[item][key] != 0. Others contribute nothing, whatever is
@@ -2934,7 +2933,7 @@ const attn_kernel grouped_sdpa_avx2_kernel = {
     .name = "grouped_sdpa_avx2",
     .isa = "avx2",
     .layout_hash = UINT64_C(0x90a6c22b317022ab),
-    .config_hash = UINT64_C(0x13add907bbe8634f),
+    .config_hash = UINT64_C(0x0e1a02141e1dd43c),
     .batch = 1,
     .seq_len = 8,
     .kv_len = 24,

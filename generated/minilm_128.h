@@ -19,13 +19,12 @@
  *     "op": "mha",
  *     "output_projection": true,
  *     "padded_queries": "compute",
- *     "queries": "all",
  *     "return_weights": false,
  *     "seq_len": 128,
  *     "unroll": "tiles",
  *     "v_head_dim": 32
  *   }
- * Config hash 8a930e168a923a73. */
+ * Config hash ef2d63dd5c1b542e. */
 /* Attention layer: x[1][128][384] -> y[1][128][384], 12 heads (12 for keys and values) of 32/32.
  * y = softmax(0.176776695 * q . k^T) . v, float32 throughout, row-major tensors, no overlap.
  * A key is attended to when key < kv_lengths[item]. Others contribute nothing, whatever is

@@ -19,13 +19,12 @@
  *     "op": "mha",
  *     "output_projection": true,
  *     "padded_queries": "compute",
- *     "queries": "all",
  *     "return_weights": false,
  *     "seq_len": 128,
  *     "unroll": "tiles",
  *     "v_head_dim": 32
  *   }
- * Config hash 8a930e168a923a73. */
+ * Config hash ef2d63dd5c1b542e. */
 /* Packs the weights of minilm_128: portable C11, compiled wherever packing happens.
  *
  * Recipe
@@ -33,10 +32,13 @@
  *   k [384][384]: panels x columns 12x32
  *   v [384][384]: panels x columns 12x32, bias
  *   o [384][384]: panels x columns 12x32, bias
+ *   K projected, V projected (176160.8 kFLOP, 3076.8 k cycles predicted)
  *   logits in units of log2: softmax uses exp2 alone
  *   scale folded into Wq and bq
  *   K bias dropped: it shifts every logit of a row alike
  *   V bias stays: a row may be empty and then gives 0
+ *   values not folded: an empty row gives 0, without its V bias
+ *   values not deferred: an empty row gives 0, without its V bias
  *
  * Every matrix is cut into panels of columns (output features); a panel is
  * [bias row, if any][depth][columns], columns beyond the matrix are zero. All folding is in
@@ -79,8 +81,7 @@ static int scales(const float *values, size_t count, double factor)
 }
 /* Appends one matrix [columns][depth] to the blob; returns the place behind it. */
 static float *pack_matrix(float *to, const float *weight, size_t columns, size_t depth,
-    double factor,
-                          const struct panel_group *groups, size_t group_count,
+                          double factor, const struct panel_group *groups, size_t group_count,
                           double (*bias)(const attn_weights *, size_t), const attn_weights *weights)
 {
     size_t column = 0;
@@ -98,7 +99,6 @@ static float *pack_matrix(float *to, const float *weight, size_t columns, size_t
     }
     return to;
 }
-
 static double q_bias(const attn_weights *weights, size_t column)
 {
     return weights->q_bias[column];

@@ -18,13 +18,12 @@
  *     "name": "tutorial_2x4x16",
  *     "op": "mha",
  *     "output_projection": true,
- *     "queries": "all",
  *     "return_weights": false,
  *     "seq_len": 4,
  *     "unroll": "full",
  *     "v_head_dim": 8
  *   }
- * Config hash 9a7f5b827e6bfd83. */
+ * Config hash 736f9ba787a4b402. */
 /* Attention layer: x[2][4][16] -> y[2][4][16], 2 heads (2 for keys and values) of 8/8.
  * y = softmax(0.353553391 * q . k^T) . v, float32 throughout, row-major tensors, no overlap.
  * exp2 is a polynomial of degree 5; weights below 2^-126 are 0.

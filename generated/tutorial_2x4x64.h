@@ -18,13 +18,12 @@
  *     "name": "tutorial_2x4x64",
  *     "op": "mha",
  *     "output_projection": true,
- *     "queries": "all",
  *     "return_weights": false,
  *     "seq_len": 4,
  *     "unroll": "auto",
  *     "v_head_dim": 8
  *   }
- * Config hash a542b5ba089dfa07. */
+ * Config hash 7f295a70f526650e. */
 /* Attention layer: x[2][4][64] -> y[2][4][64], 8 heads (8 for keys and values) of 8/8.
  * y = softmax(0.353553391 * q . k^T) . v, float32 throughout, row-major tensors, no overlap.
  * exp2 is a polynomial of degree 5; weights below 2^-126 are 0.

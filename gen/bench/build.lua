@@ -304,7 +304,7 @@ function Builder:add(options)
     for _, file in ipairs(bundle.files) do
         self.files[#self.files + 1] = { path = fs.join(dir, file.path), text = file.text }
     end
-    item.case = self:add_case(record)
+    item.case = self:add_case(record, variant.form)
     self:add_object(item, fs.join(dir, variant.kernel), fs.join(dir, "kernel.o"), item.flags,
         compiler)
     if variant.pack then
@@ -326,9 +326,10 @@ function Builder:add(options)
 end
 
 -- The file that tells a probe what a record computes, and beside it (`truth`) where the answer is
--- kept: {path=, truth=}. Its name changes with what computes the answer.
-function Builder:add_case(record)
-    local line <const> = case_text.line(record) .. "\n"
+-- kept: {path=, truth=}. Its name changes with what computes the answer. form: of a variant (see
+-- gen/fold.lua), which moves the tolerance.
+function Builder:add_case(record, form)
+    local line <const> = case_text.line(record, form) .. "\n"
     if not self.judge_text then
         local texts <const> = {}
         for index, name in ipairs({ "fuzz/inputs.c", "reference/ref_case.c",

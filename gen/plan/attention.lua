@@ -28,6 +28,43 @@ local function query_blocks(seq_len, lanes, groups)
     return blocks
 end
 
+-- Query heads that read the same keys and values are rows of one block, where that leaves fewer
+-- lanes empty: 12 heads with one query each are 12 lanes, not 12 mostly empty vectors. Returns the
+-- problem that the attention stages see (fewer heads, more queries) and its layouts of q and out.
+-- Only where no mask tells the stacked rows apart, and where they lie equally far apart.
+function attention.stack_heads(problem, built, lanes)
+    local q <const>, out <const> = built.q, built.out
+    local is_shared <const> = built.k.head == 0 and built.v.head == 0
+    local heads <const> = is_shared and problem.heads or problem.group
+    local L <const>, tensor <const> = problem.seq_len, problem.mask_tensor
+    local fewer <const> = ceil_div(heads * L, lanes) < heads * ceil_div(L, lanes)
+    if not fewer or problem.causal or problem.padded_queries == "zero"
+        or tensor and (tensor.per_query or tensor.head ~= 0)
+        or problem.return_weights == "mean" then
+        return problem, q, out
+    end
+    local q_row, out_row
+    if L == 1 then
+        q_row, out_row = q.head, out.head
+    elseif q.head == L * q.row and out.head == L * out.row then
+        q_row, out_row = q.row, out.row
+    elseif q.row == heads * q.head and out.row == heads * out.head
+        and not problem.return_weights then
+        q_row, out_row = q.head, out.head
+    else
+        return problem, q, out
+    end
+    local stacked <const> = {}
+    for key, value in pairs(problem) do stacked[key] = value end
+    stacked.heads, stacked.seq_len = problem.heads // heads, heads * L
+    stacked.kv_heads, stacked.group = stacked.heads, 1
+    local function layout(from, row)
+        return { batch = from.batch, head = heads * from.head, row = row, buffer = from.buffer,
+            argument = from.argument }
+    end
+    return stacked, layout(q, q_row), layout(out, out_row)
+end
+
 -- dims: {score, value}: depth of the scores and width of the values, a head.
 function attention.build(problem, machine, dims, straight)
     local lanes <const> = machine.lanes

@@ -8,16 +8,16 @@ local ceil_div <const>, round_up <const> = numbers.ceil_div, numbers.round_up
 local split_even <const>, LINE_FLOATS <const> = numbers.split_even, numbers.LINE_FLOATS
 
 -- Groups of equal weight panels with their first panel, column and packed offset (floats).
-local function panel_groups(column_groups, lanes, depth, has_bias, base)
+local function panel_groups(column_groups, lanes, depth, has_bias, base, blocks)
     local groups <const>, panel, column, offset = {}, 0, 0, base
     for _, group in ipairs(column_groups) do
         local width <const> = group.size * lanes
         local floats <const> = width * (depth + (has_bias and 1 or 0))
         groups[#groups + 1] = { count = group.count, vectors = group.size, first_panel = panel,
             first_column = column, offset = offset, panel_floats = floats }
-        panel = panel + group.count
+        panel = panel + group.count * (blocks or 1)
         column = column + group.count * width
-        offset = offset + group.count * floats
+        offset = offset + group.count * floats * (blocks or 1)
     end
     return groups, offset
 end
@@ -52,6 +52,59 @@ function projection.build(name, stage, problem, machine, shape)
         input_first = (shape.first_row or 0) * shape.depth,
         tile_rows = tile.rows, tile_vectors = tile.vectors,
         cycles = tile.cycles * (shape.rows // item_rows), packed_end = packed_end,
+        packed_floats = packed_end - shape.packed_base,
+        unroll = tiles.depth_unroll(stage, problem, shape.depth, tile.rows * tile.vectors,
+            shape.straight),
+        straight = shape.straight,
+    }
+end
+
+-- A product with weights of its own for every block of columns (a kv head): out[row][block] =
+-- in[row][block] . W_block^T. Panels lie group by group, then block by block. The `heads` query
+-- heads of a block share its weights: one by one, or as rows of one tile where a head has one row.
+--   shape     rows (of a head), heads, blocks, depth, columns (of a block), bias, packed_base,
+--             straight, input {row, head}, output {row, head} in floats, padded (the output has
+--             room for whole vectors behind every head)
+function projection.build_blocks(name, stage, problem, machine, shape)
+    local lanes <const> = machine.lanes
+    local input <const>, output <const> = shape.input, shape.output
+    local stacked <const> = shape.rows == 1
+    local rows <const> = stacked and shape.heads or shape.rows
+    local items <const> = stacked and 1 or shape.heads
+    shape.vectors = ceil_div(shape.columns, lanes)
+    local tile <const> = tiles.choose(stage, problem, machine, shape,
+        function(most) return split_even(rows, most) end)
+    local rest <const> = not shape.padded and shape.columns % lanes or 0
+    local column_groups <const> = { table.unpack(tile.column_groups) }
+    local final <const> = column_groups[#column_groups]
+    if rest > 0 and final.count > 1 then -- the last panel of a block stands alone
+        column_groups[#column_groups] = { count = final.count - 1, size = final.size }
+        column_groups[#column_groups + 1] = { count = 1, size = final.size }
+    end
+    local groups <const>, packed_end <const> = panel_groups(column_groups, lanes, shape.depth,
+        shape.bias, shape.packed_base, shape.blocks)
+    for i, group in ipairs(groups) do
+        local width <const> = group.vectors * lanes
+        group.per_block, group.block_stride = group.count, shape.heads * output.head
+        group.input_block = shape.heads * input.head
+        group.panel_stride, group.target, group.start = width, group.first_column, 0
+        group.vector_offsets = {}
+        for v = 0, group.vectors - 1 do group.vector_offsets[v + 1] = v * lanes end
+        group.count = group.count * shape.blocks
+        group.last_lanes = i == #groups and rest > 0 and rest or lanes
+    end
+    return {
+        name = name, rows = rows * items, depth = shape.depth, columns = shape.columns,
+        padded_columns = shape.vectors * lanes,
+        blocks = shape.blocks, bias = shape.bias, groups = groups,
+        panels = groups[#groups].first_panel + groups[#groups].count,
+        items = items, item_rows = rows,
+        row_groups = tile.row_groups, tiles = ceil_div(rows, tile.rows),
+        input_row = stacked and input.head or input.row, input_item = input.head, input_first = 0,
+        output_row = stacked and output.head or output.row, output_item = output.head,
+        tile_rows = tile.rows, tile_vectors = tile.vectors,
+        cycles = tile.cycles * items * shape.blocks,
+        packed_end = packed_end, packed_floats = packed_end - shape.packed_base,
         unroll = tiles.depth_unroll(stage, problem, shape.depth, tile.rows * tile.vectors,
             shape.straight),
         straight = shape.straight,
@@ -63,9 +116,7 @@ end
 -- then asks for the next one.
 function projection.choose_prefetch(built)
     local stay <const> = built.packed_bytes <= built.machine.target.l2 // 2
-    local list <const> = { table.unpack(built.projections) }
-    list[#list + 1] = built.output
-    for _, one in ipairs(list) do
+    for _, one in ipairs(built.products) do
         one.prefetch = not stay and not built.straight and one.items * one.tiles > 1
     end
 end

@@ -27,10 +27,7 @@ function size.estimate_ops(built)
     local problem <const>, attention <const> = built.problem, built.attention
     local ops = 40
     local straight <const> = built.straight
-    for _, projection in ipairs(built.projections) do
-        ops = ops + projection_ops(projection)
-    end
-    if built.output then ops = ops + projection_ops(built.output) end
+    for _, product in ipairs(built.products) do ops = ops + projection_ops(product) end
     -- Straight-line functions are shared by all batch items and heads, not by query blocks whose
     -- static mask differs.
     for _, block in ipairs(attention.blocks) do

@@ -31,7 +31,7 @@ end
 -- The functions of one kind of query block; `query0` is constant in straight-line code. Returns
 -- {attend, and where needed clear_rows, clear_weights, scale_weights}.
 local function build_block(phase, plan, block, query0, suffix)
-    local problem <const> = plan.problem
+    local problem <const> = plan.attention.problem
     local ctx <const> = {
         plan = plan, problem = problem, block = block, lanes = plan.machine.lanes,
         straight = plan.straight, suffix = suffix, parameters = parameters,
@@ -86,11 +86,12 @@ end
 
 -- Appends the attention phase to `kernel`.
 function attention.build(kernel, plan)
-    local problem <const>, shape <const> = plan.problem, plan.attention
+    local shape <const> = plan.attention
+    local problem <const> = shape.problem
     local phase <const> = kernel:phase("attention", "Attention: scores, softmax, context")
     local q <const>, k <const>, v <const> = kernel:place(plan.q), kernel:place(plan.k),
         kernel:place(plan.v)
-    local out <const> = problem.output_projection and kernel:buffer("heads") or ir.mem("y")
+    local out <const> = kernel:place(plan.out)
     local S <const>, L <const> = problem.kv_len, problem.seq_len
 
     -- where the results of one head's queries from query0 on go

@@ -176,11 +176,15 @@ end
 --   options.input, out       mems of the first input row and of the output tensor
 --   options.input_item       floats from item to item of the input
 --   options.input_row, output_row   strides of a row in floats
+--   options.output_item      from item to item of the output; nil: the rows of all items follow
 --   options.after            called with (block, out of the panel and item, item) when an item's
 --                            rows of a panel are done
 function linear.build(phase, plan, projection, group, options)
     options.last_lanes = group.last_lanes or plan.machine.lanes
-    local function panel_out(body, panel)
+    local output_item <const> = options.output_item
+        or projection.item_rows * options.output_row
+    -- where the panel's columns go, and what it is multiplied with
+    local function panel_ends(body, panel)
         local at <const> = panel + group.start
         local major, minor = at, ir.index(0)
         if group.per_block > 1 then
@@ -188,7 +192,8 @@ function linear.build(phase, plan, projection, group, options)
             minor = body:size("within", "remainder", at, ir.index(group.per_block))
         end
         return ir.offset(options.out, major * group.block_stride
-            + minor * group.panel_stride + group.target)
+            + minor * group.panel_stride + group.target),
+            ir.offset(options.input, major * (group.input_block or 0))
     end
     -- row groups of an item with their functions; in straight-line code one call a tile
     local runs <const>, row, tile_count = {}, 0, 0
@@ -203,16 +208,15 @@ function linear.build(phase, plan, projection, group, options)
         tile_count = tile_count + row_group.count
     end
     -- tiles [first, last) of a run, from `row` of the item on
-    local function call_run(body, run, panel, out, item, first_row, first, last)
+    local function call_run(body, run, panel, out, input, item, first_row, first, last)
         body:call(run.fn, { panel = ir.mem("weights", panel * group.panel_floats + group.offset),
-            input = ir.offset(options.input,
-                item * options.input_item + first_row * options.input_row),
-            out = ir.offset(out, (item * projection.item_rows + first_row) * options.output_row),
+            input = ir.offset(input, item * options.input_item + first_row * options.input_row),
+            out = ir.offset(out, item * output_item + first_row * options.output_row),
             first = first, last = last })
     end
     -- tiles [begin, to) of an item, counted over all its runs
     local function call_tiles(body, panel, begin, to, item)
-        local out <const> = panel_out(body, panel)
+        local out <const>, input <const> = panel_ends(body, panel)
         for i, run in ipairs(runs) do
             local first, last = begin, to
             if run.tile > 0 then
@@ -220,7 +224,7 @@ function linear.build(phase, plan, projection, group, options)
                 last = body:size("behind" .. i, "excess", to, ir.index(run.tile))
             end
             if i < #runs then last = body:size("end" .. i, "min", last, ir.index(run.count)) end
-            call_run(body, run, panel, out, item, run.row, first, last)
+            call_run(body, run, panel, out, input, item, run.row, first, last)
         end
         return out
     end
@@ -232,11 +236,11 @@ function linear.build(phase, plan, projection, group, options)
     if projection.straight then
         for i = 0, group.count - 1 do
             local panel <const> = ir.index(i)
-            local out <const> = panel_out(phase.body, panel)
+            local out <const>, input <const> = panel_ends(phase.body, panel)
             for item = 0, projection.items - 1 do
                 for _, run in ipairs(runs) do
                     for t = 0, run.count - 1 do
-                        call_run(phase.body, run, panel, out, ir.index(item),
+                        call_run(phase.body, run, panel, out, input, ir.index(item),
                             run.row + t * run.size)
                     end
                 end

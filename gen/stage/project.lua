@@ -25,10 +25,27 @@ function project.build(kernel, plan)
     end
 end
 
--- Appends the phase that pads the rows of given values.
+-- A product with weights of its own for every kv head (few queries), as a phase.
+function project.build_blocks(kernel, plan, product, name, title)
+    local phase <const> = kernel:phase(name, title)
+    local out <const> = product.output and kernel:buffer(product.output) or ir.mem("y")
+    for _, group in ipairs(product.groups) do
+        local columns <const> = (group.vectors - 1) * plan.machine.lanes + group.last_lanes
+        linear.build(phase, plan, product, group, {
+            name = ("%s_%d"):format(name, columns),
+            input = kernel:buffer(product.input),
+            input_item = product.input_item, input_row = product.input_row,
+            out = out, output_item = product.output_item, output_row = product.output_row,
+        })
+    end
+end
+
+-- Pads the rows of given values: in a phase of its own, or with the projections where these are the
+-- input itself.
 function project.build_padding(kernel, plan)
     local pad <const>, lanes <const> = plan.pad_values, plan.machine.lanes
-    local phase <const> = kernel:phase("pad_values", "Values: rows copied to whole vectors")
+    local phase <const> = pad.with_projections and kernel.phases[1]
+        or kernel:phase("pad_values", "Values: rows copied to whole vectors")
     local fn <const> = phase:add(ir.func("pad_row",
         { ("One row of %d values to %d."):format(pad.from, pad.to) },
         { { "input", "input" }, { "output", "out" } }, function(block)
@@ -49,10 +66,17 @@ function project.build_padding(kernel, plan)
     if plan.straight then
         for i = 0, pad.rows - 1 do call(phase.body, ir.index(i)) end
     else
-        local first <const> = phase.body:size("first", "share", ir.index(pad.rows), "part", "parts")
-        local last <const> = phase.body:size("last", "share_end", ir.index(pad.rows), "part",
-            "parts")
-        phase.body:loop({ var = "row", from = first, to = last }, call)
+        local function share(body)
+            local first <const> = body:size("first", "share", ir.index(pad.rows), "part", "parts")
+            local last <const> = body:size("last", "share_end", ir.index(pad.rows), "part",
+                "parts")
+            body:loop({ var = "row", from = first, to = last }, call)
+        end
+        if pad.with_projections then
+            phase.body:scope(share)
+        else
+            share(phase.body)
+        end
     end
 end
 

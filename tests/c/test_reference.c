@@ -16,7 +16,7 @@ static const char STD3[] =
     "kv_dim=0 cross=0 output_projection=0 queries=all bias_q=0 bias_k=0 bias_v=0 bias_o=0 "
     "scale=0x1.6a09e667f3bcdp-1 causal=0 lengths=0 padding=1 bool=0 additive=0 "
     "causal_align=top_left offset=0 mask_shape=0,0,0,0 padded_queries=compute empty_row=zero "
-    "return_weights=per_head kv_cache=none accuracy=exact";
+    "return_weights=per_head kv_cache=none accuracy=exact keys=projected values=projected";
 
 static const char LAYER[] =
     "op=mha batch=2 seq_len=5 kv_len=7 heads=6 kv_heads=2 head_dim=3 v_head_dim=4 d_model=11 "
@@ -24,7 +24,7 @@ static const char LAYER[] =
     "scale=0x1p-1 causal=1 lengths=1 padding=1 bool=1 additive=1 causal_align=bottom_right "
     "offset=0 "
     "mask_shape=2,1,5,7 padded_queries=zero empty_row=uniform return_weights=mean kv_cache=none "
-    "accuracy=exact";
+    "accuracy=exact keys=projected values=projected";
 
 static ref_case parse(const char *text)
 {

@@ -117,6 +117,13 @@ M.judged = {
     { seq_len = 1, kv_len = 37, d_model = 48, heads = 3, queries = "first" },
     { batch = 2, seq_len = 3, kv_len = 19, d_model = 24, heads = 2, queries = "last",
         mask = "causal" },
+    -- one wide head; keys and values that are never computed
+    { seq_len = 33, d_model = 24, heads = 1 },
+    { batch = 2, seq_len = 9, d_model = 20, heads = 1, mask = { "causal", "padding" },
+        empty_row = "nan", plan = { fold = { qk = true, vo = true } } },
+    { batch = 2, seq_len = 2, kv_len = 29, d_model = 36, heads = 6, kv_heads = 2, head_dim = 7,
+        queries = "last", mask = "lengths", bias = { v = false },
+        plan = { fold = { few_queries = true } } },
 }
 
 return M

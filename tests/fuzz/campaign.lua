@@ -33,7 +33,7 @@ end
 -- One line of a check list.
 local function job_line(job)
     return ("%s %s %s %s %s %d %d | %s"):format(job.label, job.group, job.object, job.prefix,
-        job.isa, job.sets, job.seed, case_text.line(job.record))
+        job.isa, job.sets, job.seed, case_text.line(job.record, job.form))
 end
 
 M.job_line = job_line
@@ -122,7 +122,8 @@ local function add_case(report, builder, jobs, drawn, options)
     local function base(compiler, suffix)
         return { label = ("c%d-%s-%s%s"):format(drawn.number, drawn.isa, compiler, suffix or ""),
             group = drawn.isa .. "-" .. compiler, isa = drawn.isa, record = record, case = drawn,
-            prefix = build.variant(bundle, drawn.isa).prefix, compiler = compiler,
+            prefix = build.variant(bundle, drawn.isa).prefix,
+            form = build.variant(bundle, drawn.isa).form, compiler = compiler,
             sets = emulated and options.emulated_sets or options.sets,
             seed = input_seed(options.seed, drawn.number) }
     end

@@ -17,7 +17,8 @@ local function alignment(record)
     return record.causal_align or "top_left", 0
 end
 
-function M.line(record)
+-- form: {keys=, values=} of the variant's plan, from the manifest; nil: all projected.
+function M.line(record, form)
     local align <const>, offset <const> = alignment(record)
     local shape <const> = record.mask_shape or { 0, 0, 0, 0 }
     local fields <const> = {
@@ -37,6 +38,8 @@ function M.line(record)
         { "padded_queries", record.padded_queries }, { "empty_row", record.empty_row },
         { "return_weights", record.return_weights or "none" }, { "accuracy", record.accuracy },
         { "kv_cache", record.kv_cache or "none" },
+        { "keys", form and form.keys or "projected" },
+        { "values", form and form.values or "projected" },
     }
     local words <const> = {}
     for index, field in ipairs(fields) do

@@ -49,6 +49,8 @@ static const field FIELDS[] = {
     {"return_weights", WORD, AT(return_weights), "none|per_head|mean"},
     {"kv_cache", WORD, AT(cache), "none|append|static"},
     {"accuracy", WORD, AT(fast), "exact|fast"},
+    {"keys", WORD, AT(keys), "projected|folded|lifted"},
+    {"values", WORD, AT(values), "projected|folded|deferred"},
 };
 
 static int word_index(const char *words, const char *value)

@@ -11,6 +11,8 @@ enum ref_align { REF_TOP_LEFT, REF_BOTTOM_RIGHT, REF_LENGTHS, REF_OFFSET };
 enum ref_empty { REF_EMPTY_ZERO, REF_EMPTY_UNIFORM, REF_EMPTY_NAN };
 enum ref_queries { REF_QUERIES_ALL, REF_QUERIES_FIRST, REF_QUERIES_LAST };
 enum ref_cache { REF_CACHE_NONE, REF_CACHE_APPEND, REF_CACHE_STATIC };
+/* Where the kernel applies Wk and Wv: to the keys and values, in Wq and Wo, or between them. */
+enum ref_form { REF_PROJECTED, REF_FOLDED, REF_BETWEEN };
 enum ref_weights { REF_WEIGHTS_NONE, REF_WEIGHTS_PER_HEAD, REF_WEIGHTS_MEAN };
 
 typedef struct ref_case {
@@ -29,6 +31,8 @@ typedef struct ref_case {
     enum ref_weights return_weights;
     enum ref_cache cache;
     int fast; /* accuracy = "fast" */
+    /* Equal in exact arithmetic, so these decide rounding errors and the meaning of infinities. */
+    enum ref_form keys, values;
 } ref_case;
 
 /* Element counts of every tensor of a case; 0 for a tensor the case does not have. */

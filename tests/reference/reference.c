@@ -23,6 +23,12 @@ typedef struct plane {
 
 typedef struct parts {
     plane q, k, v, context;
+    /* Of the forms without keys or values, per (item, head, query): queries times Wk, weighted
+     * inputs; and the products of weights, [head][kv_dim][d_model] and [d_model][head][kv_dim]. */
+    plane lifted, wide;
+    double *wqk, *wov;
+    const float *kv, *v_weight; /* rows that stand for keys and values */
+    const float *v_bias;
     double *logit, *logit_error, *weight, *weight_error; /* one row of S */
 } parts;
 
@@ -50,7 +56,9 @@ static size_t scratch_size(const ref_case *c)
     const size_t k = c->batch * c->kv_heads * c->kv_len * c->head_dim;
     const size_t v = c->batch * c->kv_heads * c->kv_len * c->v_head_dim;
     const size_t context = c->batch * c->heads * c->seq_len * c->v_head_dim;
-    return 3 * (q + k + v + context) + 4 * c->kv_len;
+    const size_t wide = c->batch * c->heads * c->seq_len * c->kv_dim;
+    const size_t product = c->heads * c->kv_dim * c->d_model;
+    return 3 * (q + k + v + context + 2 * wide) + 2 * product + 4 * c->kv_len;
 }
 
 static parts carve(const ref_case *c, double *at)
@@ -60,6 +68,12 @@ static parts carve(const ref_case *c, double *at)
     p.k = take_plane(&at, c->batch * c->kv_heads * c->kv_len * c->head_dim);
     p.v = take_plane(&at, c->batch * c->kv_heads * c->kv_len * c->v_head_dim);
     p.context = take_plane(&at, c->batch * c->heads * c->seq_len * c->v_head_dim);
+    p.lifted = take_plane(&at, c->batch * c->heads * c->seq_len * c->kv_dim);
+    p.wide = take_plane(&at, c->batch * c->heads * c->seq_len * c->kv_dim);
+    p.wqk = at;
+    p.wov = p.wqk + c->heads * c->kv_dim * c->d_model;
+    at = p.wov + c->heads * c->kv_dim * c->d_model;
+    p.kv = p.v_weight = p.v_bias = NULL;
     p.logit = at;
     p.logit_error = at + c->kv_len;
     p.weight = at + 2 * c->kv_len;
@@ -151,6 +165,113 @@ static void store_cache(const ref_case *c, const attn_args *a, plane p, size_t d
             tol[at] = fresh ? REF_SAFETY * p.error[at] + TINY : 0.0;
         }
     }
+}
+
+/* ---- Forms without projected keys or values ---- */
+
+/* wqk[h][e][i] = sum over d of Wk[g,d][e] Wq[h,d][i], wov[o][h][e] = sum of Wo[o][h,d] Wv[g,d][e] */
+static void multiply_weights(const ref_case *c, const attn_weights *w, parts *p)
+{
+    const size_t nd = c->head_dim, nv = c->v_head_dim, width = c->kv_dim;
+    for (size_t h = 0; h < c->heads; h++) {
+        const size_t g = h / (c->heads / c->kv_heads);
+        for (size_t e = 0; e < width; e++) {
+            for (size_t i = 0; i < c->d_model; i++) {
+                double qk = 0.0, ov = 0.0;
+                for (size_t d = 0; c->keys == REF_FOLDED && d < nd; d++) {
+                    qk += (double)w->k_weight[(g * nd + d) * width + e] *
+                          (double)w->q_weight[(h * nd + d) * c->d_model + i];
+                }
+                for (size_t d = 0; c->values == REF_FOLDED && d < nv; d++) {
+                    ov += (double)w->o_weight[(i * c->heads + h) * nv + d] *
+                          (double)w->v_weight[(g * nv + d) * width + e];
+                }
+                p->wqk[(h * width + e) * c->d_model + i] = qk;
+                p->wov[(i * c->heads + h) * width + e] = ov;
+            }
+        }
+    }
+}
+
+/* lifted[b,h,i,e] = sum over d of Wk[g,d][e] q[b,h,i,d], as one product with x or as two. */
+static void lift_queries(const ref_case *c, const attn_weights *w, const float *x, parts *p)
+{
+    const size_t nd = c->head_dim, width = c->kv_dim;
+    for (size_t row = 0; row < c->batch * c->heads * c->seq_len; row++) {
+        const size_t b = row / (c->heads * c->seq_len), h = row / c->seq_len % c->heads;
+        const size_t g = h / (c->heads / c->kv_heads);
+        const float *xr = x + (b * ref_x_rows(c) + row % c->seq_len) * c->d_model;
+        for (size_t e = 0; e < width; e++) {
+            double sum = 0.0, size = 0.0, carried = 0.0, bias = 0.0;
+            for (size_t d = 0; d < nd; d++) {
+                const double wk = (double)w->k_weight[(g * nd + d) * width + e];
+                sum += wk * p->q.value[row * nd + d];
+                size += fabs(wk * p->q.value[row * nd + d]);
+                carried += square(wk * p->q.error[row * nd + d]);
+                bias += c->q_bias ? wk * (double)w->q_bias[h * nd + d] : 0.0;
+            }
+            double error = sqrt(carried + square(dot_error(size, nd)));
+            if (c->keys == REF_FOLDED) {
+                size = fabs(bias);
+                for (size_t i = 0; i < c->d_model; i++) {
+                    size += fabs(p->wqk[(h * width + e) * c->d_model + i] * (double)xr[i]);
+                }
+                error = dot_error(size, c->d_model + 1);
+            }
+            p->lifted.value[row * width + e] = sum;
+            p->lifted.error[row * width + e] = error;
+        }
+    }
+}
+
+/* The logit as lifted query times input row. */
+static void lifted_score(const ref_case *c, const parts *p, const float *row, size_t li, double add,
+                         double *logit, double *error)
+{
+    double sum = 0.0, size = 0.0, carried = 0.0;
+    for (size_t e = 0; e < c->kv_dim; e++) {
+        const double q = p->lifted.value[li + e], x = (double)row[e];
+        sum += q * x;
+        size += fabs(q * x);
+        carried += square(p->lifted.error[li + e] * x);
+    }
+    const double s = fabs(c->scale);
+    *logit = c->scale * sum + add;
+    *error = sqrt(square(s) * carried + square(dot_error(s * size + fabs(add), c->kv_dim + 4)));
+    if (isinf(*logit)) {
+        *error = 0.0;
+    }
+}
+
+/* wide[e] = sum over keys of p x[e] with its own rounding error alone. */
+static void weigh_inputs(const ref_case *c, const parts *p, size_t b, size_t wi)
+{
+    for (size_t e = 0; e < c->kv_dim; e++) {
+        double sum = 0.0, size = 0.0;
+        for (size_t j = 0; j < c->kv_len; j++) {
+            if (!(p->logit_error[j] < 0.0)) {
+                const double x = (double)p->kv[(b * c->kv_len + j) * c->kv_dim + e];
+                sum += p->weight[j] * x;
+                size += p->weight[j] * fabs(x);
+            }
+        }
+        p->wide.value[wi + e] = sum;
+        p->wide.error[wi + e] =
+            sqrt(square(dot_error(size, c->kv_len)) + square(fabs(sum) * U * 2.0));
+    }
+}
+
+/* Squared error of context column d of kv head g computed as Wv . wide (+ bv). */
+static double deferred_error(const ref_case *c, const parts *p, size_t g, size_t d, size_t wi)
+{
+    const float *wv = p->v_weight + (g * c->v_head_dim + d) * c->kv_dim;
+    double size = p->v_bias != NULL ? fabs((double)p->v_bias[g * c->v_head_dim + d]) : 0.0;
+    double carried = 0.0;
+    for (size_t e = 0; e < c->kv_dim; e++) {
+        size += fabs((double)wv[e] * p->wide.value[wi + e]);
+        carried += square((double)wv[e] * p->wide.error[wi + e]);
+    }
+    return carried + square(dot_error(size, c->kv_dim + 1));
 }
 
 static void copy_input(plane out, const float *x, size_t n)
@@ -290,8 +411,13 @@ static void softmax_row(const ref_case *c, parts *p)
 }
 
 /* The context row of one query head: value and error for each of the V columns. */
-static void context_row(const ref_case *c, parts *p, size_t vi, size_t ci)
+static void context_row(const ref_case *c, parts *p, size_t b, size_t h, size_t vi, size_t ci)
 {
+    const size_t g = c->sdpa ? 0 : h / (c->heads / c->kv_heads);
+    const size_t wi = ci / c->v_head_dim * c->kv_dim;
+    if (c->values != REF_PROJECTED) {
+        weigh_inputs(c, p, b, wi);
+    }
     const size_t width = c->v_head_dim, n = c->kv_len;
     for (size_t d = 0; d < width; d++) {
         double sum = 0.0, size = 0.0;
@@ -309,7 +435,10 @@ static void context_row(const ref_case *c, parts *p, size_t vi, size_t ci)
             }
             const double v = p->v.value[vi + j * width + d], away = fabs(v - sum);
             const double we = p->weight_error[j];
-            carried += square(we * away) + square(p->weight[j] * p->v.error[vi + j * width + d]);
+            carried += square(we * away);
+            if (c->values == REF_PROJECTED) {
+                carried += square(p->weight[j] * p->v.error[vi + j * width + d]);
+            }
             floor += FLT_MIN * p->v.magnitude[vi + j * width + d];
             linear += we * away;
             if (we > SMALL_LOGIT_ERROR * 0.1 / REF_SAFETY) {
@@ -319,11 +448,15 @@ static void context_row(const ref_case *c, parts *p, size_t vi, size_t ci)
                 reach = fmax(reach, away);
             }
         }
+        /* Own rounding; of folded values it is the output's. */
+        const double own = c->values == REF_PROJECTED
+                               ? square(dot_error(size, n)) + square(fabs(sum) * U * 2.0)
+                           : c->values == REF_BETWEEN ? deferred_error(c, p, g, d, wi)
+                                                      : 0.0;
         const double moved = large ? fmin(linear, reach) : sqrt(carried);
         p->context.value[ci + d] = sum;
-        p->context.error[ci + d] = sqrt(square(moved) + (large ? carried : 0.0) +
-                                        square(dot_error(size, n)) + square(fabs(sum) * U * 2.0)) +
-                                   floor + TINY;
+        p->context.error[ci + d] =
+            sqrt(square(moved) + (large ? carried : 0.0) + own) + floor + TINY;
         p->context.magnitude[ci + d] = size;
     }
 }
@@ -383,12 +516,24 @@ static void attend(const ref_case *c, const attn_args *a, parts *p, ref_result *
     const size_t vi = (b * c->kv_heads + g) * n * c->v_head_dim;
     const size_t ci = ((b * c->heads + h) * c->seq_len + i) * c->v_head_dim;
     size_t allowed = 0;
+    if (c->values != REF_PROJECTED) {
+        fill_row(p->wide, ci / c->v_head_dim * c->kv_dim, c->kv_dim, 0.0);
+    }
     for (size_t j = 0; j < n; j++) {
         p->weight[j] = p->weight_error[j] = 0.0;
         p->logit_error[j] = -1.0;
         if (ref_allowed(c, a, b, h, i, j)) {
             const double add = c->additive ? (double)a->mask_add[mask_index(c, b, h, i, j)] : 0.0;
             score(c, p, qi, ki + j * c->head_dim, add, &p->logit[j], &p->logit_error[j]);
+            if (c->keys != REF_PROJECTED) {
+                /* q . k and the lifted product differ by q . bk, which softmax ignores, and in
+                 * what an infinite input gives. */
+                double logit = 0.0;
+                lifted_score(c, p, p->kv + (b * n + j) * c->kv_dim,
+                             ((b * c->heads + h) * c->seq_len + i) * c->kv_dim, add, &logit,
+                             &p->logit_error[j]);
+                p->logit[j] = isfinite(p->logit[j]) ? p->logit[j] : logit;
+            }
             allowed++;
         }
     }
@@ -398,12 +543,12 @@ static void attend(const ref_case *c, const attn_args *a, parts *p, ref_result *
         fill_row(p->context, ci, c->v_head_dim, 0.0);
     } else if (allowed != 0) {
         softmax_row(c, p);
-        context_row(c, p, vi, ci);
+        context_row(c, p, b, h, vi, ci);
     } else if (c->empty_row == REF_EMPTY_ZERO) {
         fill_row(p->context, ci, c->v_head_dim, 0.0);
     } else if (c->empty_row == REF_EMPTY_UNIFORM) {
         uniform_row(c, p);
-        context_row(c, p, vi, ci);
+        context_row(c, p, b, h, vi, ci);
     } else {
         for (size_t j = 0; j < n; j++) {
             p->weight[j] = NAN;
@@ -411,6 +556,22 @@ static void attend(const ref_case *c, const attn_args *a, parts *p, ref_result *
         fill_row(p->context, ci, c->v_head_dim, NAN);
     }
     store_weights(c, p, r, b, h, i);
+}
+
+/* Squared error of y[o] as (Wo Wv) . wide + bias, beyond that of the weights. */
+static double folded_error(const ref_case *c, const parts *p, size_t b, size_t i, size_t o,
+                           double bias)
+{
+    double size = bias, carried = 0.0;
+    for (size_t h = 0; h < c->heads; h++) {
+        const size_t wi = ((b * c->heads + h) * c->seq_len + i) * c->kv_dim;
+        for (size_t e = 0; e < c->kv_dim; e++) {
+            const double weight = p->wov[(o * c->heads + h) * c->kv_dim + e];
+            size += fabs(weight * p->wide.value[wi + e]);
+            carried += square(weight * p->wide.error[wi + e]);
+        }
+    }
+    return carried + square(dot_error(size, c->heads * c->kv_dim + 1));
 }
 
 /* y row of (b, i) from the context rows of all heads. */
@@ -421,7 +582,7 @@ static void output_row(const ref_case *c, const attn_weights *w, const parts *p,
     const size_t at = (b * c->seq_len + i) * r->sizes.y_row;
     for (size_t o = 0; o < r->sizes.y_row; o++) {
         double sum = c->o_bias ? (double)w->o_bias[o] : 0.0;
-        double size = fabs(sum), carried = 0.0;
+        double size = fabs(sum), carried = 0.0, moved = 0.0;
         for (size_t f = 0; f < hv; f++) {
             const size_t h = f / width, d = f % width;
             const size_t ci = ((b * c->heads + h) * c->seq_len + i) * width + d;
@@ -437,11 +598,16 @@ static void output_row(const ref_case *c, const attn_weights *w, const parts *p,
             const double bv = c->v_bias ? fabs((double)w->v_bias[g * width + d]) : 0.0;
             sum += wo * p->context.value[ci];
             size += fabs(wo) * (fabs(p->context.value[ci]) + 2.0 * bv);
+            moved += fabs(wo) * bv;
             carried += square(wo * p->context.error[ci]);
         }
-        const double own = c->output_projection ? dot_error(size, hv + 1) : 0.0;
+        double own = c->output_projection ? square(dot_error(size, hv + 1)) : 0.0;
+        if (c->values == REF_FOLDED) {
+            own =
+                folded_error(c, p, b, i, o, c->o_bias ? fabs((double)w->o_bias[o]) + moved : moved);
+        }
         r->y[at + o] = sum;
-        r->y_tol[at + o] = REF_SAFETY * sqrt(carried + square(own)) + TINY;
+        r->y_tol[at + o] = REF_SAFETY * sqrt(carried + own) + TINY;
     }
 }
 
@@ -473,6 +639,15 @@ void ref_run(const ref_case *c, const attn_weights *w, const attn_args *a, ref_r
         if (appends) {
             store_cache(c, a, p.k, c->head_dim, r->k_cache, r->k_cache_tol);
             store_cache(c, a, p.v, c->v_head_dim, r->v_cache, r->v_cache_tol);
+        }
+        p.kv = kv;
+        p.v_weight = w->v_weight;
+        p.v_bias = c->v_bias ? w->v_bias : NULL;
+        if (c->keys == REF_FOLDED || c->values == REF_FOLDED) {
+            multiply_weights(c, w, &p);
+        }
+        if (c->keys != REF_PROJECTED) {
+            lift_queries(c, w, a->x + ref_x_row(c, 0) * c->d_model, &p);
         }
     }
     for (size_t b = 0; b < c->batch; b++) {

@@ -155,6 +155,87 @@ function TestValueBias:test_there_may_be_none()
     lu.assertEquals(folded.biases, { q = false, k = false, v = false, o = false })
 end
 
+-- ---- Forms ---------------------------------------------------------------------------------
+
+local function build_forms(fields)
+    local raw <const> = { op = "mha", batch = 1, seq_len = 6, d_model = 32, heads = 4,
+        isa = "scalar" }
+    for key, value in pairs(fields or {}) do raw[key] = value end
+    if raw.op == "sdpa" then raw.d_model, raw.head_dim = nil, 8 end
+    local record <const>, errors = config.validate(raw, "test", "test")
+    lu.assertNotNil(record, errors and config.format_errors(errors))
+    local built <const> = fold.apply(problem.build(record))
+    local keys <const>, values <const> = {}, {}
+    for _, form in ipairs(built.forms) do
+        keys[form.keys], values[form.values] = true, true
+    end
+    local function list(set, names)
+        local found <const> = {}
+        for _, name in ipairs(names) do
+            if set[name] then found[#found + 1] = name end
+        end
+        return table.concat(found, " ")
+    end
+    return list(keys, { "projected", "folded", "lifted" }),
+        list(values, { "projected", "folded", "deferred" }), built.forms
+end
+
+local function assert_forms(fields, wanted_keys, wanted_values)
+    local keys <const>, values <const> = build_forms(fields)
+    lu.assertEquals(keys, wanted_keys)
+    lu.assertEquals(values, wanted_values)
+end
+
+local ALL_KEYS <const>, ALL_VALUES <const> = "projected folded lifted", "projected folded deferred"
+
+TestForms = {}
+
+function TestForms:test_every_combination_is_offered()
+    assert_forms({}, ALL_KEYS, ALL_VALUES)
+    local _, _, forms <const> = build_forms()
+    lu.assertEquals(#forms, 9)
+    lu.assertEquals({ forms[1].keys, forms[1].values }, { "projected", "projected" })
+end
+
+function TestForms:test_attention_alone_has_no_weights_to_move()
+    assert_forms({ op = "sdpa" }, "projected", "projected")
+end
+
+function TestForms:test_an_override_leaves_one_way_or_takes_one_away()
+    assert_forms({ plan = { fold = { qk = true } } }, "folded", ALL_VALUES)
+    assert_forms({ plan = { fold = { vo = true } } }, ALL_KEYS, "folded")
+    assert_forms({ plan = { fold = { qk = false } } }, "projected lifted", ALL_VALUES)
+    assert_forms({ plan = { fold = { vo = false } } }, ALL_KEYS, "projected deferred")
+    assert_forms({ plan = { fold = { few_queries = true } } }, "lifted", "deferred")
+    assert_forms({ plan = { fold = { few_queries = false } } }, "projected folded",
+        "projected folded")
+    assert_forms({ plan = { fold = { few_queries = true, qk = true } } }, "folded", "deferred")
+end
+
+-- q . (k + bk) is linear in the input no more, unless softmax may ignore q . bk.
+function TestForms:test_a_k_bias_that_stays_keeps_the_keys()
+    assert_forms({ plan = { fold = { k_bias = false } } }, "projected", ALL_VALUES)
+    assert_forms({ plan = { fold = { k_bias = false } }, bias = { k = false } }, ALL_KEYS,
+        ALL_VALUES)
+end
+
+function TestForms:test_without_output_projection_nothing_takes_wv()
+    assert_forms({ output_projection = false }, ALL_KEYS, "projected deferred")
+    assert_forms({ output_projection = false, mask = "lengths", padded_queries = "zero",
+        bias = false }, ALL_KEYS, "projected")
+end
+
+-- An empty row is 0; behind Wv the V bias would stand there.
+function TestForms:test_an_empty_row_keeps_the_values_where_there_is_a_v_bias()
+    assert_forms({ mask = "padding" }, ALL_KEYS, "projected")
+    assert_forms({ mask = "padding", bias = { v = false } }, ALL_KEYS, ALL_VALUES)
+    assert_forms({ mask = "padding", empty_row = "uniform" }, ALL_KEYS, ALL_VALUES)
+end
+
+function TestForms:test_a_v_bias_that_stays_can_only_be_deferred()
+    assert_forms({ plan = { fold = { v_bias = false } } }, ALL_KEYS, "projected deferred")
+end
+
 TestWithoutWeights = {}
 
 function TestWithoutWeights:test_attention_alone_folds_no_bias()

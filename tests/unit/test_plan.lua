@@ -122,11 +122,7 @@ local function for_plans(check)
     for _, entry in ipairs(plans) do check(entry[1], entry[2]) end
 end
 
-local function projections_of(built)
-    local list <const> = { table.unpack(built.projections) }
-    list[#list + 1] = built.output
-    return list
-end
+local function projections_of(built) return built.products end
 
 local function total(groups)
     local sum = 0
@@ -205,7 +201,8 @@ function TestTiles:test_columns_are_covered_once()
             local covered <const>, panels, twice, count = {}, 0, 0, 0
             for _, group in ipairs(p.groups) do
                 lu.assertEquals(group.first_panel, panels, label)
-                local width <const> = group.count * group.vectors * lanes
+                -- of each block of columns
+                local width <const> = group.count // (p.blocks or 1) * group.vectors * lanes
                 for column = group.first_column, group.first_column + width - 1 do
                     twice = twice + (covered[column] and 1 or 0)
                     count = count + (column < p.padded_columns and 1 or 0)
@@ -218,7 +215,7 @@ function TestTiles:test_columns_are_covered_once()
             lu.assertTrue(p.padded_columns >= p.columns and p.padded_columns < p.columns + lanes)
         end
         lu.assertEquals(total(built.attention.column_groups),
-            (built.problem.v_head_dim + lanes - 1) // lanes, label)
+            (built.value_dim + lanes - 1) // lanes, label)
     end)
 end
 
@@ -260,7 +257,7 @@ function TestTiles:test_query_blocks_cover_the_sequence()
             next_query = next_query + (block.count - 1) * block.width + block.queries
             count = count + block.count
         end
-        lu.assertEquals(next_query, built.problem.seq_len, label)
+        lu.assertEquals(next_query, attention.problem.seq_len, label)
         lu.assertEquals(count, attention.block_count, label)
     end)
 end
@@ -298,6 +295,72 @@ function TestTiles:test_the_target_reaches_the_plan()
     lu.assertEquals(isa.get("avx2").target.fma_pipes, 2)
 end
 
+-- ---- Forms of the layer --------------------------------------------------------------------
+
+TestForms = {}
+
+local function form_of(fields, isa_name)
+    local built <const> = build_plan(fields, isa_name)
+    return built.problem.fold.keys .. " " .. built.problem.fold.values, built
+end
+
+function TestForms:test_a_single_wide_head_folds_both_sides()
+    local form <const>, built <const> = form_of(layer("kwt1", 1, 99, 64, 1))
+    lu.assertEquals(form, "folded folded")
+    lu.assertEquals(built.projection_flops + built.core_flops, 4131072)
+    local _, plain <const> = form_of(layer("kwt1", 1, 99, 64, 1, { plan = { fold = { qk = false,
+        vo = false } } }))
+    lu.assertEquals(plain.projection_flops + plain.core_flops, 5753088)
+    lu.assertTrue(built.form_cycles < plain.form_cycles)
+end
+
+function TestForms:test_many_heads_project()
+    for _, shape in ipairs({ layer("minilm", 1, 128, 384, 12), layer("vit_b", 1, 197, 768, 12),
+        layer("gpt2", 1, 1024, 768, 12, { mask = "causal" }) }) do
+        for _, name in ipairs(isa.names) do
+            lu.assertEquals(form_of(shape, name), "projected projected", shape.name)
+        end
+    end
+end
+
+function TestForms:test_a_class_token_needs_no_keys_and_values()
+    local fields <const> = layer("vit_b", 1, 1, 768, 12, { kv_len = 197, queries = "first" })
+    local form <const>, built <const> = form_of(fields)
+    lu.assertEquals(form, "lifted deferred")
+    lu.assertEquals(built.projection_flops, 4 * 2 * 768 * 768)
+    -- twelve heads with one query each: one block of twelve lanes
+    lu.assertEquals(built.attention.problem.heads, 1)
+    lu.assertEquals(built.attention.blocks[1].queries, 12)
+    fields.plan = { fold = { few_queries = false, qk = false, vo = false } }
+    lu.assertEquals(form_of(fields), "projected projected")
+end
+
+function TestForms:test_the_plan_says_what_it_chose()
+    local _, built <const> = form_of(layer("kwt1", 1, 99, 64, 1))
+    local reason <const> = built.problem.fold.reasons[1]
+    lu.assertStrContains(reason, "Wk folded into Wq, Wv folded into Wo (4131.1 kFLOP")
+    lu.assertStrContains(reason, "K projected, V projected (5753.1 kFLOP")
+end
+
+function TestForms:test_heads_are_stacked_only_where_no_mask_tells_them_apart()
+    local function lanes_used(more)
+        local fields <const> = { op = "sdpa", seq_len = 2, kv_len = 9, heads = 6, kv_heads = 2,
+            head_dim = 8 }
+        for key, value in pairs(more) do fields[key] = value end
+        local built <const> = build_plan(fields)
+        return built.attention.blocks[1].queries
+    end
+    lu.assertEquals(lanes_used({}), 6)
+    lu.assertEquals(lanes_used({ mask = "padding" }), 6)
+    lu.assertEquals(lanes_used({ return_weights = "per_head" }), 6)
+    lu.assertEquals(lanes_used({ return_weights = "mean" }), 2)
+    lu.assertEquals(lanes_used({ mask = "causal", causal_align = "bottom_right" }), 2)
+    lu.assertEquals(lanes_used({ mask = "bool", mask_shape = { 1, 6, 1, 9 } }), 2)
+    lu.assertEquals(lanes_used({ mask = "bool", mask_shape = { 1, 1, 2, 9 } }), 2)
+    lu.assertEquals(lanes_used({ mask = "bool", mask_shape = { 1, 1, 1, 9 } }), 6)
+    lu.assertEquals(lanes_used({ seq_len = 8 }), 8)
+end
+
 -- ---- Layouts and buffers -------------------------------------------------------------------
 
 TestLayouts = {}
@@ -315,9 +378,7 @@ function TestLayouts:test_panels_write_where_heads_are_read()
     for_plans(function(built, label)
         local lanes <const> = built.machine.lanes
         for _, p in ipairs(built.projections) do
-            local layout <const> = built[p.name]
-            local width <const> = p.name == "v" and built.problem.v_head_dim
-                or built.problem.head_dim
+            local layout <const>, width <const> = p.layout, p.head_width
             local split, lost = 0, 0
             seen[layout.kind] = seen[layout.kind] + 1
             for _, group in ipairs(p.groups) do
@@ -344,8 +405,7 @@ function TestLayouts:test_heads_are_contiguous_only_where_panels_fit_them()
     for_plans(function(built, label)
         local lanes <const> = built.machine.lanes
         for _, p in ipairs(built.projections) do
-            local width <const> = p.name == "v" and built.problem.v_head_dim
-                or built.problem.head_dim
+            local width <const> = p.head_width
             local fits = width % lanes == 0
             for _, group in ipairs(p.groups) do
                 for panel = 0, group.count - 1 do
@@ -356,7 +416,7 @@ function TestLayouts:test_heads_are_contiguous_only_where_panels_fit_them()
                     fits = fits and (inside and width % (last - first) == 0 or whole)
                 end
             end
-            if built[p.name].kind == "heads" then lu.assertTrue(fits, label) end
+            if p.layout.kind == "heads" then lu.assertTrue(fits, label) end
         end
     end)
     lu.assertEquals(build_plan({ seq_len = 8, d_model = 64, heads = 4 }).q.kind, "heads")
@@ -368,9 +428,8 @@ function TestLayouts:test_tensors_stay_inside_their_buffers()
     for_plans(function(built, label)
         local given <const>, lanes <const> = built.problem, built.machine.lanes
         for _, p in ipairs(built.projections) do
-            local layout <const> = built[p.name]
+            local layout <const>, width <const> = p.layout, p.head_width
             local is_query <const> = p.name == "q"
-            local width <const> = p.name == "v" and given.v_head_dim or given.head_dim
             local heads <const> = is_query and given.heads or given.kv_heads
             local rows <const> = is_query and given.seq_len or given.kv_len
             local vectors_end <const> = (given.batch - 1) * layout.batch
@@ -416,7 +475,7 @@ end
 function TestBuffers:test_blocks_of_queries_fit_theirs()
     for_plans(function(built, label)
         local given <const>, width <const> = built.problem, built.attention.width
-        local floats <const> = { queries = given.head_dim * width, scores = given.kv_len * width,
+        local floats <const> = { queries = built.score_dim * width, scores = given.kv_len * width,
             maxima = width, inverse_sums = width, mask_panel = given.kv_len * width }
         for _, buffer in ipairs(built.part_buffers) do
             lu.assertTrue(buffer.floats >= floats[buffer.name], label .. " " .. buffer.name)

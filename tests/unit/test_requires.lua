@@ -21,7 +21,7 @@ local ORDER <const> = {
     { "fold" },
     { "plan/numbers" },
     { "plan/tiles", "plan/size" },
-    { "plan/projection", "plan/attention" },
+    { "plan/projection", "plan/attention", "plan/forms" },
     { "plan" },
     { "tile" },
     { "stage/mask", "stage/linear" },

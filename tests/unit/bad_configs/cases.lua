@@ -761,12 +761,13 @@ local CASES <const> = {
             .. 'false)',
     },
     { with { plan = { fold = { kbias = true } } },
-        'c.lua: plan.fold.kbias = true: unknown key (allowed: scale, k_bias, v_bias; did '
+        'c.lua: plan.fold.kbias = true: unknown key (allowed: scale, k_bias, '
+            .. 'v_bias, qk, vo, few_queries; did '
             .. 'you mean "k_bias"?)',
     },
     { with { plan = { fold = true } },
         'c.lua: plan.fold = true: must be a table, not a boolean (allowed: a table of '
-            .. 'scale, k_bias, v_bias)',
+            .. 'scale, k_bias, v_bias, qk, vo, few_queries)',
     },
     { with { plan = { [1] = 2 } },
         'c.lua: plan[1] = 2: unknown key (allowed: project, scores, context, output, fold)',
