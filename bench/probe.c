@@ -33,6 +33,7 @@ enum {
     MAX_COLD = 200,
     PRODUCT_TURNS = 40,
     EVICT_BYTES = 128 << 20,
+    MIN_LOAD_BYTES = 4 << 10,
     MAX_LOAD_BYTES = 128 << 20,
 };
 
@@ -104,8 +105,9 @@ static double rate_of_product(void)
 /* Best rate of reading `bytes` again and again; 0 without memory. */
 static double rate_of_load(size_t bytes)
 {
-    const size_t floats = bytes / sizeof(float);
-    float *memory = aligned_alloc(64, (bytes / 64 + 1) * 64);
+    /* machine_load reads whole turns of several vectors: less than one would be nothing. */
+    const size_t floats = (bytes < MIN_LOAD_BYTES ? MIN_LOAD_BYTES : bytes) / sizeof(float);
+    float *memory = aligned_alloc(64, (floats * sizeof(float) / 64 + 1) * 64);
     double best = 0.0;
     for (size_t i = 0; memory != NULL && i < floats; i++) {
         memory[i] = 1.0F;

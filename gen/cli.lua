@@ -17,6 +17,8 @@ local process <const> = require("gen.process")
 local progress <const> = require("gen.progress")
 local run <const> = require("gen.run")
 local toolchain <const> = require("gen.toolchain")
+local tune <const> = require("gen.tune.verb")
+local tuned <const> = require("gen.tuned")
 local version <const> = require("gen.version")
 
 local M = {}
@@ -88,6 +90,30 @@ local function load_variants(paths, overrides)
     return variants
 end
 
+-- The directory of a config's tuning files: tuned/ beside it, or the user's.
+local function tuned_directory(options, path)
+    return options.tuned or fs.join((fs.split(path)), "tuned")
+end
+
+-- The variants with what was tuned for them.
+local function load_tuned_variants(options, paths)
+    local variants <const> = load_variants(paths, options.overrides)
+    local all_errors <const> = {}
+    for _, variant in ipairs(options.no_tuned and {} or variants) do
+        local record, errors, notes = tuned.apply(tuned_directory(options, variant.path),
+            variant.record)
+        variant.record = record or variant.record
+        table.move(errors or {}, 1, #(errors or {}), #all_errors + 1, all_errors)
+        for _, note in ipairs(notes) do
+            say(options, "%s", note)
+        end
+    end
+    if #all_errors > 0 then
+        stop_on_errors(all_errors)
+    end
+    return variants
+end
+
 -- Calls a generator function; its refusals become bad usage.
 local function ask_generator(func, record, path)
     local ok, result = xpcall(func, function(problem)
@@ -138,7 +164,7 @@ local function write_files(files)
 end
 
 local function emit(options)
-    local variants <const> = load_variants(options.configs, options.overrides)
+    local variants <const> = load_tuned_variants(options, options.configs)
     local bar <const> = new_progress(options, #variants)
     local files <const> = {}
     for _, variant in ipairs(variants) do
@@ -159,7 +185,7 @@ end
 
 local function plan(options)
     local reports <const> = {}
-    for index, variant in ipairs(load_variants({ options.config }, options.overrides)) do
+    for index, variant in ipairs(load_tuned_variants(options, { options.config })) do
         reports[index] = ask_generator(generate.plan, variant.record, variant.path)
     end
     if options.json then
@@ -175,7 +201,7 @@ local function plan(options)
 end
 
 local function run_config(options)
-    local variants <const> = load_variants({ options.config }, options.overrides)
+    local variants <const> = load_tuned_variants(options, { options.config })
     if #variants > 1 then
         stop(BAD_USAGE, ("run takes one variant, these options make %d"):format(#variants))
     end
@@ -214,6 +240,18 @@ local function run_bench(options)
     })
     if not is_fine then
         stop(FAILURE, "not every kernel was built and right: see the lines below the table")
+    end
+end
+
+local function tune_configs(options)
+    local problem <const> = tune.run(options, {
+        variants = load_variants(options.configs, options.overrides),
+        bar = new_progress(options),
+        say = function(...) say(options, ...) end,
+        tuned_dir = function(path) return tuned_directory(options, path) end,
+    })
+    if problem then
+        stop(problem.code, problem.message)
     end
 end
 
@@ -281,6 +319,16 @@ local function add_set_option(command)
         :argname("KEY=VALUE"):count("*"):convert(parse_override):target("overrides")
 end
 
+-- Where tuned plans come from, or go.
+local function add_tuned_options(command, can_disable)
+    local option <const> = command:option("--tuned",
+        "Directory of tuning files (default: tuned/ beside the config)."):argname("DIR")
+    if can_disable then
+        command:mutex(option, command:flag("--no-tuned",
+            "Take the planner's choice, whatever was tuned."))
+    end
+end
+
 local function build_parser()
     local parser <const> = argparse("attngen",
         "Generates C attention kernels for one fixed shape each.")
@@ -296,11 +344,13 @@ local function build_parser()
     local verb = parser:command("emit", "Write the C files of one or more configs.")
     verb:argument("CONFIG", "Config file (.lua or .json)."):target("configs"):args("+")
     verb:option("-o --output", "Where the files go."):argname("DIR"):default(".")
+    add_tuned_options(verb, true)
     add_set_option(verb)
 
     verb = parser:command("plan", "Say what would be generated and what it costs.")
     verb:argument("CONFIG", "Config file (.lua or .json)."):target("config")
     verb:flag("--json", "Print the plan as JSON.")
+    add_tuned_options(verb, true)
     add_set_option(verb)
 
     verb = parser:command("run", "Emit, compile and run a config on tensors from a file.")
@@ -312,6 +362,12 @@ local function build_parser()
     verb:option("--threads", "Threads to run on."):argname("N"):convert(thread_count)
     verb:option("--family", "Checkpoint family of the weight names."):argname("NAME")
     verb:option("--layer", "Layer of the checkpoint."):argname("N")
+    add_tuned_options(verb, true)
+    add_set_option(verb)
+
+    verb = parser:command("tune", "Search the plans of configs for the fastest one.")
+    tune.define(verb)
+    add_tuned_options(verb, false)
     add_set_option(verb)
 
     verb = parser:command("bench", "Measure kernels beside the machine's peak and OpenBLAS.")
@@ -327,8 +383,8 @@ local function build_parser()
     return parser
 end
 
-local VERBS <const> = { emit = emit, plan = plan, run = run_config, bench = run_bench,
-    isas = list_isas }
+local VERBS <const> = { emit = emit, plan = plan, run = run_config, tune = tune_configs,
+    bench = run_bench, isas = list_isas }
 
 local function report_problem(problem, verbose)
     if type(problem) == "table" and problem.exit_code then

@@ -10,6 +10,7 @@ local overrides <const> = require("gen.config.overrides")
 local rules <const> = require("gen.config.rules")
 local sandbox <const> = require("gen.sandbox")
 local strict_json <const> = require("gen.strict_json")
+local target_rules <const> = require("gen.config.target_rules")
 
 local M = {}
 
@@ -104,6 +105,16 @@ function M.validate(raw, file, name_default, options)
         return nil, errors
     end
     return record
+end
+
+-- A table of tuned plans from `file`, for a valid record: what record.tuning holds, or nil and
+-- errors.
+function M.validate_tuning(record, raw, file)
+    local tuning <const>, errors = target_rules.check_tuning(record, raw, file)
+    if #errors > 0 then
+        return nil, errors
+    end
+    return tuning
 end
 
 -- Adds what is new: variants of one config share most of their errors.

@@ -196,6 +196,21 @@ local function write_plain(path, text)
     return nil, problem or close_problem or "write failed"
 end
 
+-- Adds text to the end of a file, which is on its way to the disk when this returns: what a later
+-- kill cannot take away.
+function M.append(path, text)
+    local file <const>, message = io.open(path, "ab")
+    if not file then
+        return nil, message
+    end
+    local ok, problem = file:write(text)
+    local closed, close_problem = file:close()
+    if ok and closed then
+        return true
+    end
+    return nil, ("%s: cannot be written: %s"):format(path, problem or close_problem)
+end
+
 -- A name beside `path` that nothing else uses. The table address is unique within this process,
 -- the check covers leftovers of others.
 function M.temporary_name(path)

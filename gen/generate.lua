@@ -31,10 +31,11 @@ local function read_skeletons()
 end
 
 -- The resolved config as plain data, for the banner and the manifest.
-local function config_data(record)
+function generate.config_data(record)
     local data <const> = {}
     for key, value in pairs(record) do data[key] = value end
     if not next(data.plan) then data.plan = nil end
+    if not data.tuning or not next(data.tuning) then data.tuning = nil end
     if not next(data.target) then data.target = nil end
     local masks <const> = {}
     for _, name in ipairs({ "causal", "lengths", "padding", "bool", "additive" }) do
@@ -63,9 +64,12 @@ local function config_data(record)
     return data
 end
 
-local function build_plan(record, isa_name)
+-- The plan of a record for one ISA. Raises {errors = {…}} where the planner refuses.
+function generate.build_plan(record, isa_name)
     local copy <const> = {}
     for key, value in pairs(record) do copy[key] = value end
+    local tuned <const> = record.tuning and record.tuning[isa_name]
+    if tuned then copy.plan, copy.unroll = tuned.plan, tuned.unroll or record.unroll end
     return plan.build(fold.apply(problem.build(copy)), isa.get(isa_name))
 end
 
@@ -85,15 +89,16 @@ end
 function generate.bundle(record)
     local resolved <const> = {}
     for key, value in pairs(record) do resolved[key] = value end
-    resolved.config_data = config_data(record)
+    resolved.config_data = generate.config_data(record)
     resolved.config_lines = manifest.lines(resolved.config_data)
     resolved.hash = manifest.hash(table.concat(resolved.config_lines, "\n"))
     local names <const> = variant_names(record)
     local variants <const> = {}
     for i, name in ipairs(names) do
-        local built <const> = build_plan(record, name)
+        local built <const> = generate.build_plan(record, name)
         variants[i] = { plan = built, isa = isa.get(name),
             phases = split.apply(stages.build(built), 4 * built.machine.lanes),
+            tuned = record.tuning and record.tuning[name] or nil,
             prefix = #names > 1 and record.name .. "_" .. name or record.name }
     end
     return bundle.build(resolved, variants, read_skeletons())
@@ -103,7 +108,8 @@ end
 function generate.plan(record)
     local reports <const> = {}
     for i, name in ipairs(variant_names(record)) do
-        reports[i] = report.build(build_plan(record, name))
+        reports[i] = report.build(generate.build_plan(record, name))
+        reports[i].origin = report.origin(record, name)
     end
     return { name = record.name, variants = reports }
 end

@@ -52,6 +52,12 @@ function M.current()
     return this_machine
 end
 
+-- Processors this process may use.
+function M.processors()
+    local _, text = process.capture({ "nproc" }, { quiet = true })
+    return math.tointeger(tonumber(text:match("%d+"))) or 1
+end
+
 -- True when `machine` executes the ISA's instructions itself.
 function M.can_run(isa_name, machine)
     machine = machine or M.current()

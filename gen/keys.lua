@@ -203,6 +203,15 @@ M.list = {
         meaning = "numbers of the machine the planner reads",
         also = { "cache", "machine", "cpu" },
     },
+    {
+        name = "tuning", kind = "special", type = "false or table",
+        default_text = "what `tuned/` beside the config holds",
+        allowed = "false, or a table of ISAs with the keys "
+            .. "plan, unroll, level, compiler, cpu, file, fnv1a64",
+        meaning = "result of `attngen tune` for this config (docs/tuning.md); `false`: the "
+            .. "planner's choice",
+        also = { "tuned", "autotune" },
+    },
     -- In the contract, not built: refused, never ignored.
     {
         name = "score_bias", status = "not yet", also = { "alibi", "relative_bias" },
@@ -268,6 +277,10 @@ M.plan_stages = {
         { name = "few_queries", kind = "boolean" },
     } },
 }
+M.tuning_fields = { "plan", "unroll", "level", "compiler", "cpu", "file", "fnv1a64" }
+-- Optimisation levels a kernel is compiled with; the first is the default.
+M.levels = { "-O3", "-O2" }
+M.compilers = { "gcc", "clang" }
 M.target_numbers = { "l1d", "l1i", "l2", "fma_latency", "fma_pipes" }
 M.bias_names = { "q", "k", "v", "o" }
 

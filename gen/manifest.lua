@@ -20,10 +20,10 @@ end
 -- Compiler flags that generated files are checked under, by compiler family. `plain` is for packing
 -- and dispatch. Without them compilers may call memcpy, memset or the stack protector, or fuse
 -- separate operations; gcc also spends most of its time looking for vectors in code that already is
--- made of them.
-function manifest.flags(isa_flags)
+-- made of them. `level` is what a tuned kernel was measured with.
+function manifest.flags(isa_flags, level)
     local function with(...)
-        local list <const> = { "-std=c11", "-O3", "-ffreestanding", "-fno-stack-protector",
+        local list <const> = { "-std=c11", level or "-O3", "-ffreestanding", "-fno-stack-protector",
             "-ffp-contract=off", ... }
         for _, flag in ipairs(isa_flags) do list[#list + 1] = flag end
         return list
@@ -77,13 +77,18 @@ function manifest.lines(value)
     return lines
 end
 
--- Key-sorted JSON text of plain data, ending in a newline.
-function manifest.encode(value)
+local function encode(value, indent)
     local seen <const>, order <const> = {}, {}
     sorted_keys(value, seen)
     for key in pairs(seen) do order[#order + 1] = key end
     table.sort(order)
-    return dkjson.encode(exact_floats(value), { indent = true, keyorder = order }) .. "\n"
+    return dkjson.encode(exact_floats(value), { indent = indent, keyorder = order })
 end
+
+-- Key-sorted JSON text of plain data, ending in a newline.
+function manifest.encode(value) return encode(value, true) .. "\n" end
+
+-- The same on one line, without the newline.
+function manifest.encode_line(value) return encode(value, false) end
 
 return manifest

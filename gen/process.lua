@@ -56,4 +56,38 @@ function M.capture(words, options)
     return status_of(kind, code), text
 end
 
+-- Runs words under the program `watcher` (attn_watch): killed after options.seconds, when this
+-- process dies, and at an interrupt, which is noticed within a beat. Output goes to the file
+-- options.output. options.beat is called ten times a second. Returns {kind = "exit" | "signal" |
+-- "timeout", code=, seconds=, cpu_seconds=}.
+function M.watch(watcher, words, options)
+    local line <const> = { watcher, "-b" }
+    if options.seconds then
+        table.move({ "-t", ("%.3f"):format(options.seconds) }, 1, 2, #line + 1, line)
+    end
+    if options.output then
+        table.move({ "-o", options.output }, 1, 2, #line + 1, line)
+    end
+    line[#line + 1] = "--"
+    table.move(words, 1, #words, #line + 1, line)
+    local last
+    do
+        local pipe <close> = assert(io.popen(command_line(line), "r"))
+        for text in pipe:lines() do
+            last = text
+            if text == "." and options.beat then
+                options.beat()
+            end
+        end
+    end
+    local kind, code, seconds, cpu_seconds = (last or ""):match("^(%a+) (%d+) (%S+) (%S+)$")
+    if not kind then
+        error("attn_watch did not say how the program ended", 0)
+    elseif kind == "stopped" then
+        error(M.INTERRUPTED, 0)
+    end
+    return { kind = kind, code = math.tointeger(tonumber(code)), seconds = tonumber(seconds),
+        cpu_seconds = tonumber(cpu_seconds) }
+end
+
 return M

@@ -38,8 +38,25 @@ function Progress:step(label)
     self.done = self.done + 1
 end
 
+-- Redraws a bar of work that has no steps: a share of it is done, and some text. Without a terminal
+-- one line for every label, when it changes.
+function Progress:status(share, label, text)
+    if self.quiet then
+        return
+    elseif self.is_terminal then
+        local filled <const> = math.min(BAR_WIDTH, BAR_WIDTH * share // 1 | 0)
+        self.stream:write(("%s[%s%s] %s"):format(CLEAR_LINE, ("#"):rep(filled),
+            ("."):rep(BAR_WIDTH - filled), text))
+        self.stream:flush()
+    elseif label ~= self.label then
+        self.stream:write(text, "\n")
+    end
+    self.label = label
+end
+
 -- Takes the bar away; what was said in plain lines stays.
 function Progress:finish()
+    self.label = nil
     if self.is_terminal and not self.quiet then
         self.stream:write(CLEAR_LINE)
         self.stream:flush()

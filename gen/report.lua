@@ -35,6 +35,31 @@ local function buffer_report(list)
     return out
 end
 
+-- "tuned on CPU with gcc -O2 (tuned/avx2/….json, fnv1a64 …)"
+function report.tuned_text(tuned)
+    local text = "tuned"
+    if tuned.cpu then text = text .. " on " .. tuned.cpu end
+    if tuned.compiler then
+        text = text .. " with " .. tuned.compiler .. (tuned.level and " " .. tuned.level or "")
+    end
+    if not next(tuned.plan) and not tuned.unroll then
+        text = text .. ", which the planner's default won"
+    end
+    if tuned.file then
+        text = ("%s (%s%s)"):format(text, tuned.file,
+            tuned.fnv1a64 and ", fnv1a64 " .. tuned.fnv1a64 or "")
+    end
+    return text
+end
+
+-- Whose decision the plan of a record is.
+function report.origin(record, isa_name)
+    local tuned <const> = record.tuning and record.tuning[isa_name]
+    if tuned then return report.tuned_text(tuned) end
+    return next(record.plan) and "the config's, and the planner's default where it says nothing"
+        or "planner's default"
+end
+
 -- The report of one plan: a table of strings, numbers and lists only.
 function report.build(plan)
     local problem <const>, attention <const> = plan.problem, plan.attention
@@ -116,6 +141,7 @@ end
 -- The report as text for people.
 function report.describe(data)
     local lines <const> = { ("%s (%s)"):format(data.name, data.op) }
+    if data.origin then lines[2] = "  plan: " .. data.origin end
     for _, line in ipairs(report.lines(data)) do lines[#lines + 1] = "  " .. line end
     lines[#lines + 1] = ("  predicted compile time: %.1f s"):format(data.compile_seconds)
     return table.concat(lines, "\n") .. "\n"

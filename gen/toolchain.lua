@@ -299,11 +299,13 @@ local function list_files(dir, pattern)
     return files
 end
 
--- The sources of the two programs; attn_exec's are listed beside it, since it must do without the
+-- The sources of the programs; attn_exec's are listed beside it, since it must do without the
 -- libraries the other half needs.
 local function program_sources(root, program)
     local runtime <const> = fs.join(root, "runtime")
-    if program == "attn_run" then
+    if program == "attn_watch" then
+        return { fs.join(runtime, "tools/attn_watch.c") }
+    elseif program == "attn_run" then
         return extend({ fs.join(runtime, "tools/attn_run.c") },
             list_files(fs.join(runtime, "src/edge"), "%.c$"),
             list_files(fs.join(runtime, "src/host"), "%.c$"))
@@ -319,6 +321,7 @@ end
 local LIBRARIES <const> = {
     attn_run = { "-ljansson", "-ldl", "-pthread", "-lm" },
     attn_exec = { "-ldl", "-pthread", "-lm" },
+    attn_watch = {},
 }
 
 -- A program of runtime/tools, built on first use and when its sources change; its path.
@@ -347,6 +350,15 @@ local function build_program(compiler, root, program)
         return nil, message
     end
     return path
+end
+
+-- The path of attn_watch, which runs programs that may hang (gen.process.watch).
+function M.find_watcher(root)
+    local native <const>, message = M.find_compiler(host.current().arch)
+    if not native then
+        return nil, message
+    end
+    return build_program(native, root, "attn_watch")
 end
 
 -- The words that start attn_run for a kernel built by `compiler`: this machine's program, which

@@ -59,10 +59,14 @@ rule linked
 ]]
 
 -- options: root (attngen's own files), dir (where to build), jobs (2), compile_timeout (seconds,
--- none), capture (process.capture, or what takes its place).
+-- none), limiter (seconds -> words that stop a compiler then), capture (process.capture, or what
+-- takes its place).
 function M.new(options)
     return setmetatable({ root = options.root, dir = options.dir, jobs = options.jobs or 2,
         compile_timeout = options.compile_timeout,
+        limiter = options.limiter or function(seconds)
+            return { "timeout", "-k", "1", seconds }
+        end,
         capture = options.capture or process.capture, files = {}, edges = {}, made = {}, items = {},
         probes = {} }, Builder)
 end
@@ -253,7 +257,7 @@ end
 
 function Builder:add_object(item, source, object, flags, compiler)
     local limit <const> = self.compile_timeout
-        and ("timeout -k 1 %d"):format(self.compile_timeout) or ""
+        and quote_all(self.limiter(self.compile_timeout)) or ""
     item.objects[#item.objects + 1] = self:edge("kernel", object, { source }, {
         { "cc", quote_all(compiler.words) }, { "limit", limit }, { "size", compiler.size },
         { "flags", quote_all(extend(flags, { "-fPIC", "-I", item.dir })) } })

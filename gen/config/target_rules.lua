@@ -1,6 +1,6 @@
--- The rules of the keys that say for which machine and how: isa, plan, target.
+-- The rules of the keys that say for which machine and how: isa, plan, tuning, target.
 --   input:  the check object, the record so far, what "native" stands for
---   output: record.isa, record.plan, record.target; errors in the check object
+--   output: record.isa, plan, tuning, target; errors in the check object
 -- Whether a plan fits the registers is the planner's to say.
 
 local diagnostics <const> = require("gen.diagnostics")
@@ -62,22 +62,21 @@ local function check_isa(check, record, native)
     end
 end
 
+local function check_one_of(check, key, value, choices)
+    if contains(choices, value) then
+        return value
+    end
+    report(check, key, "unknown value", keys.quote_choices(choices),
+        diagnostics.nearest(value, choices), value)
+end
+
 local function check_plan_field(check, field, key, value)
     if field.kind == "integer" then
         return values.integer(check, key, value, 1, field.most)
     elseif field.kind == "boolean" then
         return values.boolean(check, key, value)
     end
-    if contains(field.choices, value) then
-        return value
-    end
-    local allowed <const> = keys.plan_allowed(field)
-    if type(value) == "string" then
-        report(check, key, "unknown value", allowed, diagnostics.nearest(value, field.choices),
-            value)
-    else
-        refuse_type(check, key, "a string", allowed, value)
-    end
+    return check_one_of(check, key, value, field.choices)
 end
 
 local function check_plan_stage(check, record, stage, key, value)
@@ -100,19 +99,80 @@ local function check_plan_stage(check, record, stage, key, value)
     return result
 end
 
-local function check_plan(check, record)
-    record.plan = {}
-    local value <const> = check.raw.plan
-    local stages <const> = {}
+local function check_plan(check, record, prefix, value)
+    local plan <const>, stages <const> = {}, {}
     for _, stage in ipairs(keys.plan_stages) do
         stages[stage.name] = stage
     end
-    if value == nil or not values.table(check, "plan", value, keys.by_name.plan.allowed) then
-        return
+    if value ~= nil and values.table(check, prefix, value, keys.by_name.plan.allowed) then
+        values.fields(check, prefix, value, keys.plan_stage_names, function(name, key, stage_value)
+            plan[name] = check_plan_stage(check, record, stages[name], key, stage_value)
+        end)
     end
-    values.fields(check, "plan", value, keys.plan_stage_names, function(name, key, stage_value)
-        record.plan[name] = check_plan_stage(check, record, stages[name], key, stage_value)
+    return plan
+end
+
+-- Text that ends up in comments of the emitted files.
+local function check_label(check, key, value)
+    if type(value) == "string" and #value <= 200 and not value:find("[^\32-\126]") then
+        return value
+    end
+    report(check, key, "must be a short text of printable ASCII characters", "a string", nil, value)
+end
+
+local function check_tuned_field(check, record, name, key, value)
+    if name == "plan" then
+        return check_plan(check, record, key, value)
+    elseif name == "unroll" then
+        return check_one_of(check, key, value, keys.by_name.unroll.choices)
+    elseif name == "level" then
+        return check_one_of(check, key, value, keys.levels)
+    elseif name == "compiler" then
+        return check_one_of(check, key, value, keys.compilers)
+    end
+    return check_label(check, key, value)
+end
+
+-- A tuned plan keeps what the config's own plan fixes.
+local function check_agreement(check, plan, tuned, prefix)
+    for _, stage in ipairs(keys.plan_stages) do
+        local given <const>, found <const> = plan[stage.name] or {}, tuned[stage.name] or {}
+        for _, field in ipairs(stage.field_names) do
+            if given[field] ~= nil and given[field] ~= found[field] then
+                report(check, ("%s.%s.%s"):format(prefix, stage.name, field),
+                    "differs from the config's plan", diagnostics.render(given[field]), nil,
+                    found[field] == nil and "nothing" or found[field])
+            end
+        end
+    end
+end
+
+local function check_tuning(check, record, value)
+    local allowed <const> = keys.by_name.tuning.allowed
+    if value == nil or value == false then
+        return value
+    elseif not values.table(check, "tuning", value, allowed) then
+        return nil
+    end
+    local tuning <const> = {}
+    values.fields(check, "tuning", value, record.isa, function(isa_name, key, given)
+        if not values.table(check, key, given, allowed) then
+            return
+        end
+        local one <const> = { plan = {} }
+        values.fields(check, key, given, keys.tuning_fields, function(name, field_key, field_value)
+            one[name] = check_tuned_field(check, record, name, field_key, field_value)
+        end)
+        check_agreement(check, record.plan, one.plan, key .. ".plan")
+        tuning[isa_name] = one
     end)
+    return tuning
+end
+
+-- The `tuning` of a valid record from a raw table of unknown origin, called `file` in errors.
+function M.check_tuning(record, raw, file)
+    local check <const> = values.new({ tuning = raw }, file)
+    return check_tuning(check, record, raw), check.errors
 end
 
 local function check_target(check, record)
@@ -127,7 +187,8 @@ end
 
 function M.check(check, record, native)
     check_isa(check, record, native)
-    check_plan(check, record)
+    record.plan = check_plan(check, record, "plan", check.raw.plan)
+    record.tuning = check_tuning(check, record, check.raw.tuning)
     check_target(check, record)
 end
 

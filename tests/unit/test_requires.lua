@@ -36,11 +36,12 @@ local ORDER <const> = {
     { "bundle" },
     { "generate" },
     { "toolchain" },
-    { "run", "bench/build", "bench/measure", "bench/statistics", "bench/blas", "bench/flops",
-        "bench/svg" },
-    { "bench/table" },
-    { "bench/html", "bench/readme", "bench/session" },
-    { "bench/verb" },
+    { "run", "tuned", "bench/build", "bench/measure", "bench/statistics", "bench/blas",
+        "bench/flops", "bench/svg", "tune/space", "tune/log", "tune/t4", "tune/page" },
+    { "bench/table", "tune/search", "tune/lab" },
+    { "bench/html", "bench/readme", "bench/session", "tune/session" },
+    { "bench/verb", "tune/sweep" },
+    { "tune/verb" },
     { "cli" },
 }
 
@@ -172,7 +173,7 @@ end
 local OUTSIDE <const> = {
     ["bench/build"] = true, ["bench/measure"] = true, ["bench/session"] = true,
     ["bench/verb"] = true, cli = true, fs = true, host = true, process = true, progress = true,
-    run = true, safetensors = true, toolchain = true,
+    run = true, safetensors = true, toolchain = true, ["tune/session"] = true,
 }
 
 -- A walk in Lua's own order is fine where the order cannot show: filling a table by the same key,

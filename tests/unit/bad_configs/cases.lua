@@ -59,7 +59,7 @@ local TEXTS <const> = {
     KEYS = "name, op, batch, seq_len, kv_len, d_model, heads, kv_heads, queries, head_dim, "
         .. "v_head_dim, cross, kv_dim, bias, output_projection, scale, mask, mask_shape, "
         .. "causal_align, padded_queries, empty_row, return_weights, kv_cache, dtype, layout, "
-        .. "accuracy, isa, unroll, code_budget, plan, target",
+        .. "accuracy, isa, unroll, code_budget, plan, target, tuning",
     SIZE = "an integer from 1 to 2147483647",
     MASK = '"none", or one or a list of "causal", "lengths", "padding", "bool", "additive"',
     ISAS = '"native", ' .. TOKENS .. ", or a list of them",
