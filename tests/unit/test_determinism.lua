@@ -114,9 +114,12 @@ function TestDeterminism:test_another_directory()
 end
 
 function TestDeterminism:test_another_checkout()
-    lu.assertEquals(self.scratch:shell(("mkdir 'a copy' && cp -r '%s/attngen' '%s/gen' "
-        .. "'%s/templates' '%s/runtime' 'a copy' && 'a copy/attngen' emit layer.lua core.lua "
-        .. "-o copied"):format(support.root, support.root, support.root, support.root)).code, 0)
+    local command <const> = ("mkdir -p 'a copy/tests' && cd ROOT && cp -r attngen gen templates "
+        .. "runtime COPY && cp -r tests/harness COPY/tests && cd - && "
+        .. "'a copy/attngen' emit layer.lua core.lua -o copied"):gsub("%u%u%u%u",
+        { ROOT = process.quote(support.root), COPY = process.quote(self.scratch:path("a copy")) })
+    local run <const> = self.scratch:shell(command)
+    lu.assertEquals(run.code, 0, run.err)
     assert_same_files(self, self:collect("copied"))
 end
 
