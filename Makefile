@@ -4,7 +4,7 @@
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .PHONY: help demo test check-all fuzz fuzz-readers format lint generated check-generated \
-	bench bench-peers bench-record install clean setup-bench setup-peers setup-demo setup-minilm setup-test setup-lint setup-check
+	bench bench-peers bench-peers-record bench-record install clean setup-bench setup-peers setup-demo setup-minilm setup-test setup-lint setup-check
 .NOTPARALLEL:
 
 PREFIX ?= /usr/local
@@ -21,7 +21,7 @@ $(error MODEL is minilm or not given)
 endif
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "  make demo MODEL=minilm   the same with a layer of all-MiniLM-L6-v2 (needs PyPI)"
 	@echo "  make bench BENCH='a.lua --isa avx2'   options of attngen bench"
@@ -50,7 +50,12 @@ bench: setup-bench ## Measure 17 shapes beside the machine's peak and OpenBLAS (
 bench-peers: setup-peers ## Measure them beside PyTorch, ONNX Runtime, OpenVINO, MKL, OpenBLAS (needs PyPI)
 	@sh bench/peers/run.sh $(SHAPES) $(PEERS)
 
-bench-record: setup-bench ## The same, kept in docs/benchmarks and in the table of README.md
+bench-peers-record: setup-peers ## make bench-peers, kept in docs/benchmarks and in the table of README.md
+	@mkdir -p docs/benchmarks
+	@sh bench/peers/run.sh $(SHAPES) --json docs/benchmarks $(PEERS)
+	@$(LUA) tools/generated.lua write
+
+bench-record: setup-bench ## make bench, kept in docs/benchmarks and in the table of README.md
 	@mkdir -p docs/benchmarks
 	@./attngen bench --json docs/benchmarks $(BENCH)
 	@$(LUA) tools/generated.lua write

@@ -3,7 +3,9 @@ installed for it."""
 
 import ctypes
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -85,6 +87,21 @@ class Driver(WithDirectory):
              self.config("none")], cwd=ROOT, capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stdout, "OpenVINO takes no part: .*(no OpenVINO here|numpy)")
+
+    def test_interrupt(self):
+        """Ctrl-C reaches the whole group: status 130, no worker left, nothing written."""
+        target = self.dir / "out.json"
+        command = [sys.executable, "-m", "bench.peers", "--dir", self.build, "--cc", "gcc",
+                   "--seconds", "300", "--peers", "", "--json", str(target), self.config("none")]
+        driver = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True,
+                                  stdout=subprocess.DEVNULL, start_new_session=True)
+        self.addCleanup(driver.stderr.close)
+        self.assertTrue(any("taking turns" in line for line in driver.stderr))
+        os.killpg(driver.pid, signal.SIGINT)
+        self.assertEqual(driver.wait(30), 130)
+        with self.assertRaises(ProcessLookupError):
+            os.killpg(driver.pid, 0)
+        self.assertFalse(target.exists())
 
     def test_usage_errors(self):
         for words, message in ((["no-such-shape"], "no shape no-such-shape"),
