@@ -280,7 +280,7 @@ static int call_once(session *s, const attn_args *args)
 /* One sample: `calls` calls between two turns of the gate. */
 static sample take_sample(session *s, const attn_args *args, size_t calls)
 {
-    const long preemptions = count_preemptions();
+    const core_use start_of_use = core_use_now();
     const double before = rate_of_product();
     if (calls > 1) {
         call_once(s, args); /* what the gate has put out of L1 comes back */
@@ -293,7 +293,7 @@ static sample take_sample(session *s, const attn_args *args, size_t calls)
     const double after = rate_of_product();
     s->timed.best_gate = fmax(s->timed.best_gate, fmax(before, after));
     s->timed.best_peak = fmax(s->timed.best_peak, rate_of_peak());
-    return (sample){seconds, fmin(before, after), count_preemptions() != preemptions};
+    return (sample){seconds, fmin(before, after), core_was_shared(start_of_use, core_use_now())};
 }
 
 static size_t choose_calls(session *s, const attn_args *args)
@@ -326,7 +326,7 @@ static size_t time_calls(session *s, const attn_args *args)
         const double spent = seconds_now() - start;
         if (s->timed.count >= MIN_GOOD && spent > s->o.seconds &&
             (spent > 4.0 * s->o.seconds ||
-             samples_count_good(&s->timed, machine_floor) >= MIN_GOOD)) {
+             samples_count(&s->timed, machine_floor, SAMPLE_GOOD) >= MIN_GOOD)) {
             break;
         }
     }
@@ -414,7 +414,9 @@ static void print_identity(const session *s)
 
 static void print_timing(session *s, size_t calls)
 {
-    const size_t good = samples_count_good(&s->timed, machine_floor);
+    const size_t good = samples_count(&s->timed, machine_floor, SAMPLE_GOOD);
+    const size_t disturbed = samples_count(&s->timed, machine_floor, SAMPLE_DISTURBED);
+    const int all_disturbed = disturbed == s->timed.count;
     print_size("calls_per_sample", calls);
     print_number("peak_gflops", s->timed.best_peak * 1e-9);
     print_number("product_gflops", s->timed.best_gate * 1e-9);
@@ -422,9 +424,12 @@ static void print_timing(session *s, size_t calls)
     print_number("gate_floor", machine_floor);
     print_number("load_gbytes_per_s", s->load_rate * 1e-9);
     print_size("good_samples", good);
-    print_size("slow_samples", s->timed.count - good);
-    samples_print(stdout, &s->timed, machine_floor, 1);
-    samples_print(stdout, &s->timed, machine_floor, 0);
+    print_size("slow_samples", s->timed.count - good - disturbed);
+    print_size("disturbed_samples", disturbed);
+    printf("  \"all_disturbed\": %s,\n", all_disturbed ? "true" : "false");
+    samples_print(stdout, &s->timed, machine_floor, SAMPLE_GOOD, "");
+    samples_print(stdout, &s->timed, machine_floor, all_disturbed ? SAMPLE_DISTURBED : SAMPLE_SLOW,
+                  "slow_");
     if (s->o.cold > 0) {
         qsort(s->cold, s->o.cold, sizeof s->cold[0], by_value);
         print_number("cold_best_us", micros(s->cold[0]));

@@ -28,7 +28,8 @@ local function shape_row(entry, opponents)
     local percent <const> = is_good and ours.percent_of_limit or ours.slow_percent_of_limit
     local cells <const> = { entry.id,
         (is_good and "%s" or "(%s)"):format(table_text.number(ours.best_us or ours.slow_best_us)),
-        ("%.0f %% %s, %s %s"):format(percent, ours.limit, ours.isa, ours.compiler) }
+        (is_good and "%.0f %% %s, %s %s" or "(%.0f %%) %s, %s %s"):format(percent, ours.limit,
+            ours.isa, ours.compiler) }
     for _, opponent in ipairs(opponents) do
         cells[#cells + 1] = ratio_cell(ours, table_text.opponent(entry, opponent.key))
     end

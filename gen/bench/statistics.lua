@@ -7,10 +7,13 @@ local M = {}
 -- A best of fewer good samples than this is no figure.
 M.MIN_GOOD = 5
 
+-- All samples of one kind; a round that another program disturbed from end to end has none.
 local function gather(rounds, key)
     local all <const> = {}
     for _, round in ipairs(rounds) do
-        table.move(round[key] or {}, 1, #(round[key] or {}), #all + 1, all)
+        if not round.all_disturbed then
+            table.move(round[key] or {}, 1, #(round[key] or {}), #all + 1, all)
+        end
     end
     table.sort(all)
     return all
@@ -30,6 +33,14 @@ local function deciles(sorted)
         values[tenth + 1] = M.quantile(sorted, tenth / 10)
     end
     return values
+end
+
+local function sum(rounds, key)
+    local total = 0
+    for _, round in ipairs(rounds) do
+        total = total + (round[key] or 0)
+    end
+    return total
 end
 
 local function largest(rounds, key)
@@ -53,6 +64,7 @@ function M.merge(rounds)
     local first <const> = rounds[1]
     local merged <const> = {
         rounds = #rounds, good_samples = #good, slow_samples = #slow,
+        disturbed_samples = sum(rounds, "disturbed_samples"),
         peak_gflops = largest(rounds, "peak_gflops"),
         product_gflops = largest(rounds, "product_gflops"),
         load_gbytes_per_s = largest(rounds, "load_gbytes_per_s"),

@@ -48,6 +48,8 @@ local function has_setting(result, wanted)
     return false
 end
 
+local OPENBLAS <const> = { packaged = "OpenBLAS as packaged", fastest = "OpenBLAS, fastest core" }
+
 -- The results of other implementations that a kernel of this document is compared with: label and
 -- result, in the order of the document.
 function M.find_opponents(document)
@@ -62,8 +64,9 @@ function M.find_opponents(document)
         for _, result in ipairs(entry.results) do
             if result.subject == "openblas" then
                 for _, setting in ipairs(result.settings or {}) do
-                    add(setting == "packaged" and "OpenBLAS as packaged"
-                        or "OpenBLAS, fastest core", "openblas " .. setting)
+                    if OPENBLAS[setting] then
+                        add(OPENBLAS[setting], "openblas " .. setting)
+                    end
                 end
             elseif result.subject ~= "attngen" then
                 add(result.label or result.subject, result.subject)
@@ -138,12 +141,13 @@ local function cells(entry, result)
         is_ours and bytes(result.workspace_bytes) or "",
         is_ours and bytes(result.code_bytes) or "",
         is_ours and M.number(result.compile_seconds) or "", M.number(result.first_call_us),
-        M.number(result.cold_best_us), ("%d/%d"):format(result.good_samples or 0,
-            result.slow_samples or 0) }
+        M.number(result.cold_best_us), ("%d/%d/%d"):format(result.good_samples or 0,
+            result.slow_samples or 0, result.disturbed_samples or 0) }
 end
 
 local HEADER <const> = { "shape", "what", "best us", "median", "% of", "x packaged", "x fastest",
-    "max error", "packed", "workspace", "code", "compile s", "first us", "cold us", "good/slow" }
+    "max error", "packed", "workspace", "code", "compile s", "first us", "cold us",
+    "good/slow/disturbed" }
 local LEFT <const> = { true, true }
 
 local function render(rows)
@@ -205,7 +209,7 @@ end
 
 -- The table as rows of cells, its header first, and the lines that belong below it.
 function M.rows(document)
-    local rows <const>, notes <const>, has_slow = { HEADER }, {}, false
+    local rows <const>, notes <const>, has_slow, has_none = { HEADER }, {}, false, false
     for _, entry in ipairs(document.shapes) do
         if entry.refused then
             notes[#notes + 1] = ("%s: refused: %s"):format(entry.id, entry.refused)
@@ -215,7 +219,8 @@ function M.rows(document)
                 notes[#notes + 1] = ("%s, %s: %s: %s"):format(entry.id, who(result),
                     result.failure.kind, result.failure.message)
             else
-                has_slow = has_slow or not result.best_us
+                has_slow = has_slow or (not result.best_us and result.slow_best_us)
+                has_none = has_none or not (result.best_us or result.slow_best_us)
                 rows[#rows + 1] = cells(entry, result)
             end
         end
@@ -223,6 +228,9 @@ function M.rows(document)
     if has_slow then
         notes[#notes + 1] = "(…): the machine was never in its good state, this is the slow one "
             .. "(docs/benchmarking.md)"
+    end
+    if has_none then
+        notes[#notes + 1] = "-: another program took the core during every sample"
     end
     table.move(core_lines(document), 1, 1 << 10, #notes + 1, notes)
     return rows, notes

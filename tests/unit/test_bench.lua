@@ -11,6 +11,7 @@ local fs <const> = require("gen.fs")
 local host <const> = require("gen.host")
 local html <const> = require("gen.bench.html")
 local readme <const> = require("gen.bench.readme")
+local session <const> = require("gen.bench.session")
 local statistics <const> = require("gen.bench.statistics")
 local support <const> = require("tests.unit.support")
 local svg <const> = require("gen.bench.svg")
@@ -96,6 +97,10 @@ function TestBenchStatistics:test_rounds_are_merged_but_states_are_not()
     lu.assertEquals(merged.first_call_us, 20.0) -- the process that ran first
     lu.assertEquals(#merged.deciles_us, 11)
     lu.assertEquals({ merged.deciles_us[1], merged.deciles_us[11] }, { 3.0, 5.0 })
+    local shared <const> = statistics.merge({ round_of({}, { 2.0 }, { disturbed_samples = 1,
+        all_disturbed = true }), round_of({}, { 3.0 }, { disturbed_samples = 2 }) })
+    lu.assertEquals(shared.slow_best_us, 3.0)
+    lu.assertEquals(shared.disturbed_samples, 3)
     local few <const> = statistics.merge({ round_of({ 1.0, 1.0, 1.0, 1.0 }, { 2.0 }) })
     lu.assertNil(few.best_us)
     lu.assertEquals(few.slow_best_us, 2.0)
@@ -161,6 +166,19 @@ function TestBenchBlas:test_the_fastest_core_that_is_right()
     lu.assertStrContains(trials[3].reason, "Prescott")
     lu.assertNil(trials[1].reason)
     lu.assertNil(blas.choose({ trials[2] }))
+end
+
+function TestBenchBlas:test_the_full_measurement_settles_which_core_is_fastest()
+    local function entry(packaged, fastest)
+        local results <const> = { { subject = "attngen" },
+            { subject = "openblas", settings = { "packaged" }, best_us = packaged },
+            { subject = "openblas", settings = { "fastest" }, best_us = fastest } }
+        session.settle_fastest({ results = results })
+        return { results[2].settings, results[3].settings }
+    end
+    lu.assertEquals(entry(2.0, 1.0), { { "packaged" }, { "fastest" } })
+    lu.assertEquals(entry(1.0, 2.0), { { "packaged", "fastest" }, { "tried" } })
+    lu.assertEquals(entry(1.0, nil), { { "packaged" }, { "fastest" } })
 end
 
 TestBenchReport = {}
@@ -282,7 +300,7 @@ function TestBenchCommand:test_a_short_run()
     local ours <const>, openblas <const> = entry.results[1], entry.results[2]
     lu.assertTrue(ours.right)
     lu.assertTrue(ours.tolerance_share < 1.0)
-    lu.assertEquals(ours.good_samples + ours.slow_samples, 5)
+    lu.assertEquals(ours.good_samples + ours.slow_samples + ours.disturbed_samples, 5)
     lu.assertTrue(ours.cold_best_us > 0.0)
     lu.assertTrue(ours.code_bytes > 0)
     lu.assertEquals(openblas.subject, "openblas")
