@@ -230,7 +230,7 @@ function M.rows(document)
             .. "(docs/benchmarking.md)"
     end
     if has_none then
-        notes[#notes + 1] = "-: another program took the core during every sample"
+        notes[#notes + 1] = "-: another program had the core, fewer than five samples are good"
     end
     table.move(core_lines(document), 1, 1 << 10, #notes + 1, notes)
     return rows, notes
