@@ -58,6 +58,12 @@ function M.processors()
     return math.tointeger(tonumber(text:match("%d+"))) or 1
 end
 
+-- How many processes to run at a time.
+function M.processors()
+    local _, text = process.capture({ "getconf", "_NPROCESSORS_ONLN" }, { quiet = true })
+    return math.tointeger(tonumber(text)) or 1
+end
+
 -- True when `machine` executes the ISA's instructions itself.
 function M.can_run(isa_name, machine)
     machine = machine or M.current()

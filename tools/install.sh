@@ -9,7 +9,7 @@ share=$destination/share/attngen
 # tests/: what the benchmark's judge is made of.
 for place in gen templates runtime bench tests/reference tests/fuzz/inputs.c tests/fuzz/inputs.h \
     tests/harness/case_text.lua; do
-    find "$place" -type f | while read -r file; do
+    find "$place" -type f ! -name '*.pyc' | while read -r file; do
         install -D -m 644 "$file" "$share/$file"
     done
 done

@@ -58,11 +58,12 @@ rule linked
 
 ]]
 
--- options: root (attngen's own files), dir (where to build), jobs (2), compile_timeout (seconds,
--- none), limiter (seconds -> words that stop a compiler then), capture (process.capture, or what
+-- options: root (attngen's own files), dir (where to build), jobs (one a core), compile_timeout
+-- (seconds, none), limiter (seconds -> words that stop a compiler then), capture (process.capture, or what
 -- takes its place).
 function M.new(options)
-    return setmetatable({ root = options.root, dir = options.dir, jobs = options.jobs or 2,
+    return setmetatable({ root = options.root, dir = options.dir,
+        jobs = options.jobs or host.processors(),
         compile_timeout = options.compile_timeout,
         limiter = options.limiter or function(seconds)
             return { "timeout", "-k", "1", seconds }
