@@ -59,8 +59,8 @@ rule linked
 ]]
 
 -- options: root (attngen's own files), dir (where to build), jobs (one a core), compile_timeout
--- (seconds, none), limiter (seconds -> words that stop a compiler then), capture (process.capture, or what
--- takes its place).
+-- (seconds, none), limiter (seconds -> words that stop a compiler then), capture (process.capture,
+-- or what takes its place).
 function M.new(options)
     return setmetatable({ root = options.root, dir = options.dir,
         jobs = options.jobs or host.processors(),
