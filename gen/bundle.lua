@@ -298,6 +298,7 @@ local function kernel_text(record, variant, texts, header_name)
         constants = constants, helpers = table.concat(printer:helper_texts(), "\n") .. "\n",
         functions = printer:text(),
         features = isa.features, tensors = tensor_macros(record),
+        cycles = plan.cycles,
         isa = isa.name, prefix = variant.prefix, PREFIX = variant.prefix:upper(),
         layout_hash = "0x" .. variant.layout_hash, config_hash = "0x" .. record.hash,
         mask_shape = table.concat(shape, ", "),

@@ -197,6 +197,7 @@ local function build_plan(problem, isa_numbers, straight)
     built.compile_seconds = size.compile_seconds(built.ops)
     built.projection_flops, built.core_flops = forms.flops(problem, fold)
     built.form_cycles = forms.cycles(built)
+    built.cycles = math.ceil(built.form_cycles)
     return built
 end
 

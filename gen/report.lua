@@ -86,6 +86,7 @@ function report.build(plan)
         buffers = { shared = buffer_report(plan.shared_buffers),
             part = buffer_report(plan.part_buffers) },
         flops = { projections = plan.projection_flops, core = plan.core_flops },
+        cycles = plan.cycles,
         packed_bytes = plan.packed_bytes, workspace_bytes = plan.workspace_bytes,
         part_bytes = plan.part_bytes, frame_bytes = plan.frame_bytes,
         code_bytes = plan.code_bytes, compile_seconds = plan.compile_seconds,
@@ -126,7 +127,8 @@ function report.lines(data)
     put("context: tile %s, k unrolled by %d%s",
         tile_text(data.context.tile.rows, data.context.tile.vectors), data.context.unroll,
         data.context.repairs_rows and ", rows with NaN computed again from allowed keys" or "")
-    put("matmul flops: projections %d, core %d", data.flops.projections, data.flops.core)
+    put("matmul flops: projections %d, core %d; at least %d cycles", data.flops.projections,
+        data.flops.core, data.cycles)
     put("bytes: packed %d, workspace %d (%d more a part), frames under %d, code about %d",
         data.packed_bytes, data.workspace_bytes, data.part_bytes, data.frame_bytes, data.code_bytes)
     for _, list in ipairs({ { "workspace", data.buffers.shared },

@@ -54,7 +54,7 @@
  *   scores: key tiles 5x6 + 1x2, k unrolled by 1
  *   softmax: whole rows, whole-number maximum, base 2, exact
  *   context: tile 6x4, k unrolled by 1, rows with NaN computed again from allowed keys
- *   matmul flops: projections 1048576, core 135168
+ *   matmul flops: projections 1048576, core 135168; at least 85451 cycles
  *   bytes: packed 66048, workspace 35968 (3200 more a part), frames under 8192, code about 9035
  *   workspace + 0: q, queries, head-major [head][row][dim]
  *   workspace + 2048: k, keys, head-major [head][row][dim]
@@ -1721,6 +1721,7 @@ const attn_kernel causal_32x64_kernel = {
     .workspace_bytes = CAUSAL_32X64_WORKSPACE_BYTES,
     .part_bytes = CAUSAL_32X64_PART_BYTES,
     .alignment = CAUSAL_32X64_ALIGNMENT,
+    .cycles = UINT64_C(85451),
     .forward = causal_32x64_forward,
     .forward_part = causal_32x64_forward_part,
 };

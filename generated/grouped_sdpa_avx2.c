@@ -35,7 +35,7 @@
  *   scores: key tiles 2x12, k unrolled by 16
  *   softmax: whole rows, whole-number maximum, base 2, exact
  *   context: tile 4x2, k unrolled by 24, rows with NaN computed again from allowed keys
- *   matmul flops: projections 0, core 49152
+ *   matmul flops: projections 0, core 49152; at least 2457 cycles
  *   bytes: packed 0, workspace 1408 (1408 more a part), frames under 8192, code about 17920
  *   workspace of a part + 0: queries, query block, transposed: [head_dim][queries]
  *   workspace of a part + 128: scores, logits, then weights before division: [kv_len][queries]
@@ -2950,6 +2950,7 @@ const attn_kernel grouped_sdpa_avx2_kernel = {
     .workspace_bytes = GROUPED_SDPA_AVX2_WORKSPACE_BYTES,
     .part_bytes = GROUPED_SDPA_AVX2_PART_BYTES,
     .alignment = GROUPED_SDPA_AVX2_ALIGNMENT,
+    .cycles = UINT64_C(2457),
     .forward = grouped_sdpa_avx2_forward,
     .forward_part = grouped_sdpa_avx2_forward_part,
 };

@@ -56,7 +56,7 @@
  *   scores: key tiles 21x6 + 1x2, k unrolled by 1
  *   softmax: whole rows, whole-number maximum, base 2, exact
  *   context: tile 13x2, k unrolled by 1, rows with NaN computed again from allowed keys
- *   matmul flops: projections 150994944, core 25165824
+ *   matmul flops: projections 150994944, core 25165824; at least 3076824 cycles
  *   bytes: packed 2363904, workspace 827904 (41472 more a part), frames under 32768, code about
  *     20070
  *   workspace + 0: q, queries, head-major [head][row][dim]
@@ -1923,6 +1923,7 @@ const attn_kernel minilm_128_kernel = {
     .workspace_bytes = MINILM_128_WORKSPACE_BYTES,
     .part_bytes = MINILM_128_PART_BYTES,
     .alignment = MINILM_128_ALIGNMENT,
+    .cycles = UINT64_C(3076824),
     .forward = minilm_128_forward,
     .forward_part = minilm_128_forward_part,
 };

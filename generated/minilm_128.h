@@ -130,6 +130,7 @@ typedef struct attn_kernel {
     size_t workspace_bytes; /* for one part; p parts need workspace_bytes + (p-1)*part_bytes */
     size_t part_bytes;
     size_t alignment; /* of packed and workspace, in bytes */
+    uint64_t cycles;  /* of one call on one core as planned, with full lengths; a lower bound */
     int (*forward)(const void *packed, const attn_args *args, void *workspace);
     int (*forward_part)(const void *packed, const attn_args *args, void *workspace, uint32_t phase,
                         uint32_t part, uint32_t parts);

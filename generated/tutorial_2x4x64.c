@@ -48,7 +48,7 @@
  *   scores: key tiles 1x4, k unrolled by 8
  *   softmax: whole rows, whole-number maximum, base 2, exact
  *   context: tile 4x1, k unrolled by 4
- *   matmul flops: projections 262144, core 8192
+ *   matmul flops: projections 262144, core 8192; at least 11369 cycles
  *   bytes: packed 66048, workspace 8704 (512 more a part), frames under 8192, code about 6368
  *   workspace + 0: q, queries, head-major [head][row][dim]
  *   workspace + 512: k, keys, head-major [head][row][dim]
@@ -988,6 +988,7 @@ const attn_kernel tutorial_2x4x64_kernel = {
     .workspace_bytes = TUTORIAL_2X4X64_WORKSPACE_BYTES,
     .part_bytes = TUTORIAL_2X4X64_PART_BYTES,
     .alignment = TUTORIAL_2X4X64_ALIGNMENT,
+    .cycles = UINT64_C(11369),
     .forward = tutorial_2x4x64_forward,
     .forward_part = tutorial_2x4x64_forward_part,
 };

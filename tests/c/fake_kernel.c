@@ -54,7 +54,8 @@ extern const attn_kernel fake_kernel, old_kernel, bare_kernel;
     .seq_len = L, .kv_len = S, .d_model = E, .kv_dim = E, .heads = H, .kv_heads = 1,               \
     .head_dim = 2, .v_head_dim = 2, .mask_shape = {1, 1, L, S}, .y_elements = B * L * E,           \
     .weights_elements = B * L * S, .packed_bytes = PACKED * sizeof(float), .workspace_bytes = 64,  \
-    .part_bytes = 64, .alignment = 64, .forward = forward, .forward_part = forward_part
+    .part_bytes = 64, .alignment = 64, .cycles = UINT64_C(1) << 40, .forward = forward,            \
+    .forward_part = forward_part
 
 const attn_kernel fake_kernel = {.abi = ATTN_KERNEL_ABI, FAKE};
 const attn_kernel old_kernel = {.abi = 0, FAKE};                /* another interface */

@@ -81,6 +81,7 @@ static const attn_kernel KERNEL = {.abi = ATTN_KERNEL_ABI,
                                    .workspace_bytes = sizeof(call_log),
                                    .part_bytes = 64,
                                    .alignment = 64,
+                                   .cycles = ATTN_POOL_MIN_CYCLES,
                                    .forward = forward,
                                    .forward_part = forward_part};
 
@@ -138,6 +139,26 @@ Test(threads, without_a_pool_the_caller_works_alone)
     cr_assert_arr_eq(y, wanted, sizeof y);
     cr_assert_eq(attn_pool_threads(NULL), 1);
     attn_pool_destroy(NULL);
+}
+
+Test(threads, short_kernels_stay_on_the_calling_thread)
+{
+    attn_kernel kernel = KERNEL;
+    float x[ROWS], y[ROWS], wanted[ROWS];
+    const int32_t length[1] = {8};
+    const attn_args args = {.x = x, .y = y, .kv_lengths = length};
+    attn_pool *pool;
+    fill(x, 1);
+    compute(wanted, x);
+    expect_ok(attn_pool_create(3, &pool));
+    for (int is_short = 0; is_short < 2; is_short++) {
+        call_log log = {.calls = 0};
+        kernel.cycles = ATTN_POOL_MIN_CYCLES - (is_short ? 1 : 0);
+        expect_ok(attn_forward(pool, &kernel, BIAS, &args, &log));
+        cr_assert_arr_eq(y, wanted, sizeof y);
+        cr_assert_eq(atomic_load(&log.calls), is_short ? PHASES : 3 * PHASES);
+    }
+    attn_pool_destroy(pool);
 }
 
 /* ---- failures ---- */

@@ -133,6 +133,9 @@ static int check_descriptor(session *s)
     if (k->alignment < 4 || k->alignment > 128 || (k->alignment & (k->alignment - 1)) != 0) {
         return fail(s, "descriptor: alignment %zu", k->alignment);
     }
+    if (k->cycles == 0 || k->cycles >> 48 != 0) {
+        return fail(s, "descriptor: %llu cycles planned", (unsigned long long)k->cycles);
+    }
     if (k->phases == 0 || k->forward == NULL || k->forward_part == NULL) {
         return fail(s, "descriptor: no phases or no functions");
     }

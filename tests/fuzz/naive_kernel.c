@@ -469,6 +469,7 @@ const attn_kernel naive_kernel = {
     (WORK + 16) * sizeof(float),
     (WORK + 16) * sizeof(float),
     64,
+    1,
     forward,
     forward_part,
 };

@@ -10,6 +10,10 @@ extern "C" {
 
 #define ATTN_MAX_THREADS 1024
 
+/* Kernels planned for fewer cycles than this run on the calling thread alone: waking the others takes
+ * tens of microseconds, as long as such a call. */
+#define ATTN_POOL_MIN_CYCLES UINT64_C(250000)
+
 typedef struct attn_pool attn_pool;
 
 /* A pool of `threads` (1 .. ATTN_MAX_THREADS), the caller of attn_forward being one of them; the
@@ -28,7 +32,8 @@ size_t attn_pool_threads(const attn_pool *pool);
 attn_status attn_workspace_bytes(const attn_kernel *kernel, size_t parts, size_t *bytes);
 
 /* One forward pass, checked: interface version, CPU features, then the kernel's own checks, with
- * the argument at fault named in the message. `pool` NULL runs on the calling thread. `workspace`
+ * the argument at fault named in the message. `pool` NULL runs on the calling thread, and so does a
+ * kernel of fewer than ATTN_POOL_MIN_CYCLES. `workspace`
  * holds attn_workspace_bytes(kernel, attn_pool_threads(pool)) bytes at attn_kernel.alignment.
  * The result has the same bits for any number of threads. Calls on one pool wait for each other;
  * calls on different pools, or without one, run at the same time (each with its own workspace).

@@ -265,8 +265,12 @@ attn_status attn_forward(attn_pool *pool, const attn_kernel *kernel, const void 
         return status;
     }
     int code;
-    if (pool == NULL || pool->threads == 1) {
+    if (pool == NULL) {
         code = kernel->forward(packed, args, workspace);
+    } else if (pool->threads == 1 || kernel->cycles < ATTN_POOL_MIN_CYCLES) {
+        pthread_mutex_lock(&pool->in_use);
+        code = kernel->forward(packed, args, workspace);
+        pthread_mutex_unlock(&pool->in_use);
     } else {
         pthread_mutex_lock(&pool->in_use);
         pool->job.kernel = kernel;
