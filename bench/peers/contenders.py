@@ -37,8 +37,8 @@ PEERS = {
     "openvino": ("OpenVINO", "openvino"),
     "mkl": ("MKL", "mkl"),
     "openblas": ("OpenBLAS (PyPI)", "scipy-openblas32"),
-    "packaged": ("OpenBLAS as packaged", "libopenblas0-pthread"),
-    "fastest": ("OpenBLAS, fastest core", "libopenblas0-pthread"),
+    "packaged": ("OpenBLAS", "libopenblas0-pthread"),
+    "fastest": ("OpenBLAS", "libopenblas0-pthread"),
 }
 
 SUBJECTS = {

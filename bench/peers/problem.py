@@ -59,6 +59,11 @@ class Problem:
         return self.kv_cache != "static"
 
     @property
+    def past(self) -> tuple[str, ...]:
+        """The names of the tensors that hold a cache's tokens, as in attn_args."""
+        return {None: (), "static": ("k", "v"), "append": ("k_cache", "v_cache")}[self.kv_cache]
+
+    @property
     def q_width(self) -> int:
         return self.heads * self.head_dim
 

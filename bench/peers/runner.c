@@ -38,6 +38,10 @@ static const slot weight_slots[] = {
 static const slot argument_slots[] = {
     {"x", offsetof(attn_args, x)},
     {"context", offsetof(attn_args, context)},
+    {"k", offsetof(attn_args, k)},
+    {"v", offsetof(attn_args, v)},
+    {"k_cache", offsetof(attn_args, k_cache)},
+    {"v_cache", offsetof(attn_args, v_cache)},
     {"kv_lengths", offsetof(attn_args, kv_lengths)},
     {"y", offsetof(attn_args, y)},
 };

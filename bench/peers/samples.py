@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-GATE_SHARE = 0.98   # of the session's best product, for a sample to be good
-GATE_FLOOR = 0.9    # of the FMA peak, for that best product to mean anything
-ENOUGH = 5          # a best of fewer good samples is no figure
+GATE_SHARE = 0.98    # of the session's best product, for a sample to be good
+GATE_FLOOR = 0.9     # of the FMA peak, for that best product to mean anything
+SHARED_TIME = 0.005  # of a sample, that another program may take
+ENOUGH = 5           # a best of fewer good samples is no figure
 
 
 @dataclass
@@ -34,18 +35,18 @@ def quantile(ordered: list[float], share: float) -> float:
 
 @dataclass
 class Samples:
-    """Seconds of one call each, with the slower of the products before and after; 0 for a sample
-    during which another program had the core."""
+    """Seconds of one call each, the slower of the products before and after, and whether another
+    program had the core meanwhile."""
 
-    taken: list[tuple[float, float]] = field(default_factory=list)
+    taken: list[tuple[float, float, bool]] = field(default_factory=list)
 
     def add(self, seconds: float, products: list[float], disturbed: bool = False) -> None:
-        self.taken.append((seconds, 0.0 if disturbed else min(products)))
+        self.taken.append((seconds, min(products), disturbed))
 
     def of(self, machine: Machine, good: bool) -> list[float]:
-        """Microseconds of the samples of one state, ordered."""
-        return sorted(1e6 * seconds for seconds, gate in self.taken
-                      if machine.is_good(gate) == good)
+        """Microseconds of the undisturbed samples of one state, ordered."""
+        return sorted(1e6 * seconds for seconds, gate, disturbed in self.taken
+                      if not disturbed and machine.is_good(gate) == good)
 
     def enough(self, machine: Machine) -> bool:
         return len(self.of(machine, True)) >= ENOUGH
@@ -53,7 +54,8 @@ class Samples:
     def report(self, machine: Machine) -> dict:
         """The fields of docs/benchmarking.md."""
         good, slow = self.of(machine, True), self.of(machine, False)
-        fields: dict = {"good_samples": len(good), "slow_samples": len(slow)}
+        fields: dict = {"good_samples": len(good), "slow_samples": len(slow),
+                        "disturbed_samples": len(self.taken) - len(good) - len(slow)}
         if len(good) >= ENOUGH:
             fields.update(best_us=good[0], median_us=quantile(good, 0.5),
                           deciles_us=[quantile(good, tenth / 10) for tenth in range(11)])

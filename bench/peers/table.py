@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 Result = dict
 
 HEADER = ["", "best us", "median", "% of", "x ours", "max error", "from ours", "first us",
-          "good/slow", "form"]
+          "good/slow/disturbed", "form"]
 LEFT = (0, len(HEADER) - 1)
+
+COLUMNS = {"packaged": "OpenBLAS as packaged", "fastest": "OpenBLAS, fastest core"}
 
 
 def ratio(result: Result, ours: list[Result]) -> tuple[float | None, bool]:
@@ -32,8 +36,10 @@ def stated(text: str, slow: bool) -> str:
 
 
 def time_text(result: Result, key: str) -> str:
-    slow = key not in result
-    return stated(number(result.get(f"slow_{key}" if slow else key)), slow)
+    if key in result:
+        return number(result[key])
+    slow = result.get(f"slow_{key}")
+    return "-" if slow is None else stated(number(slow), True)
 
 
 def times(result: Result, ours: list[Result]) -> str:
@@ -51,7 +57,8 @@ def who(result: Result) -> str:
     if result["subject"] == "attngen":
         return f"attngen {result['isa']} {result['compiler']}"
     core = f" {result['core']}" if "core" in result else ""
-    return result["label"] + core
+    settings = f" ({', '.join(result['settings'])})" if "settings" in result else ""
+    return result["label"] + core + settings
 
 
 def error_text(result: Result, key: str) -> str:
@@ -62,7 +69,8 @@ def cells(result: Result, ours: list[Result]) -> list[str]:
     return [who(result), time_text(result, "best_us"), time_text(result, "median_us"),
             share(result), times(result, ours), error_text(result, "max_error"),
             error_text(result, "difference"), number(result["first_call_us"]),
-            f"{result['good_samples']}/{result['slow_samples']}", result.get("form", "")]
+            "/".join(str(result[f"{state}_samples"]) for state in ("good", "slow", "disturbed")),
+            result.get("form", "")]
 
 
 def align(rows: list[list[str]], left: tuple[int, ...]) -> list[str]:
@@ -95,31 +103,40 @@ def shape_text(shape: dict) -> str:
     return "\n".join(lines)
 
 
+def columns_of(result: Result) -> list[str]:
+    """The columns of the summary that a result stands in: the packaged OpenBLAS may also be the one
+    with the fastest core."""
+    if result["subject"] == "openblas":
+        return [COLUMNS[setting] for setting in result["settings"] if setting in COLUMNS]
+    return [who_short(result)]
+
+
+def by_column(shape: dict) -> dict[str, Result]:
+    return {column: result for result in split(shape)[0] if result["subject"] != "attngen"
+            for column in columns_of(result)}
+
+
+def summary_row(shape: dict, columns: list[str]) -> list[str]:
+    _, ours = split(shape)
+    others = by_column(shape)
+    known = {column: ratio(result, ours)[0] for column, result in others.items()}
+    known = {column: value for column, value in known.items() if value is not None}
+    first = min(known, key=known.get, default=None)
+    best = [result for result in ours if "best_us" in result] or ours
+    fastest = min(best, key=lambda one: one.get("best_us", one.get("slow_best_us", math.inf)),
+                  default={})
+    return [shape["id"], time_text(fastest, "best_us"),
+            *(times(others[column], ours) if column in others else "-" for column in columns),
+            f"{first} {known[first]:.2f}" if first else "-"]
+
+
 def summary_text(shapes: list[dict]) -> str:
     """How many times as long as our fastest kernel every other one takes."""
-    columns: dict[str, str] = {}
-    for shape in shapes:
-        for result in split(shape)[0]:
-            if result["subject"] != "attngen":
-                columns.setdefault(column_of(result), who_short(result))
-    rows = [["", "ours us", *columns.values(), "fastest other"]]
-    for shape in shapes:
-        timed, ours = split(shape)
-        others = {column_of(result): result for result in timed if result["subject"] != "attngen"}
-        known = {key: ratio(result, ours)[0] for key, result in others.items()}
-        known = {key: value for key, value in known.items() if value is not None}
-        first = min(known, key=known.get, default=None)
-        fastest = min(ours, key=lambda one: (one.get("best_us", float("inf")),
-                                             one.get("slow_best_us", 0.0)), default={})
-        rows.append([shape["id"], time_text(fastest, "best_us"),
-                     *(times(others[key], ours) if key in others else "-" for key in columns),
-                     f"{columns[first]} {known[first]:.2f}" if first else "-"])
+    columns = list(dict.fromkeys(column for shape in shapes for column in by_column(shape)))
+    rows = [["", "ours us", *columns, "fastest other"]]
+    rows += [summary_row(shape, columns) for shape in shapes]
     return "\n".join(["", "Time as a multiple of ours (above 1: ours is faster; in parentheses: "
                       "the machine's slow state)", *align(rows, (0, len(rows[0]) - 1))])
-
-
-def column_of(result: Result) -> str:
-    return f"{result['subject']} {'fastest' if 'fastest' in result.get('settings', ()) else ''}"
 
 
 def who_short(result: Result) -> str:

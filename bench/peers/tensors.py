@@ -17,9 +17,8 @@ def shapes(p: Problem) -> dict[str, tuple[int, ...]]:
     out: dict[str, tuple[int, ...]] = {"x": (p.batch, p.seq_len, p.d_model)}
     if p.cross and p.projects_kv:
         out["context"] = (p.batch, p.kv_len, p.kv_dim)
-    if p.kv_cache:
-        out["past_k"] = (p.batch, p.kv_heads, p.kv_len, p.head_dim)
-        out["past_v"] = (p.batch, p.kv_heads, p.kv_len, p.v_head_dim)
+    for name, width in zip(p.past, (p.head_dim, p.v_head_dim)):
+        out[name] = (p.batch, p.kv_heads, p.kv_len, width)
     widths = {"q": (p.q_width, p.d_model)}
     if p.projects_kv:
         widths["k"] = (p.k_width, p.kv_dim)

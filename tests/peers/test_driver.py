@@ -54,7 +54,8 @@ class Driver(WithDirectory):
     def check_ours(self, result):
         self.assertNotIn("failure", result)
         self.assertEqual((result["subject"], result["compiler"]), ("attngen", "gcc"))
-        self.assertEqual(result["good_samples"] + result["slow_samples"], 2)
+        self.assertEqual(sum(result[f"{state}_samples"] for state in ("good", "slow", "disturbed")),
+                         2)
         self.assertGreater(result["code_bytes"], 0)
 
     def test_kernel_alone(self):
@@ -62,6 +63,16 @@ class Driver(WithDirectory):
         self.check_ours(made["shapes"][0]["results"][0])
         self.assertTrue(made["settings"]["short"])
         self.assertIn("attngen", text)
+
+    def test_cache(self):
+        path = self.dir / "step.lua"
+        path.write_text('return { name = "step", seq_len = 1, kv_len = 20, d_model = 24, heads = 3,'
+                        ' kv_cache = "append" }\n')
+        made, _ = self.document("--peers", "packaged" if has_openblas() else "", "--fill", "0.5",
+                                str(path))
+        self.assertEqual(made["shapes"][0]["lengths"], [10])
+        for result in made["shapes"][0]["results"]:
+            self.assertLess(result["difference"], 1e-5)
 
     @unittest.skipUnless(has_openblas(), "needs libopenblas.so.0")
     def test_beside_a_blas(self):

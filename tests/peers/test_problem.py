@@ -61,7 +61,7 @@ class Tensors(WithDirectory):
             "x": (2, 2, 4), "q_weight": (4, 4), "q_bias": (4,), "k_weight": (2, 4),
             "v_weight": (2, 4), "o_weight": (4, 4)})
         p = layer(seq_len=1, kv_len=6, kv_cache="static", cross=True, bias=False)
-        self.assertEqual(set(tensors.shapes(p)), {"x", "past_k", "past_v", "q_weight", "o_weight"})
+        self.assertEqual(set(tensors.shapes(p)), {"x", "k", "v", "q_weight", "o_weight"})
 
     def test_equal_seeds_give_equal_files(self):
         p = layer()

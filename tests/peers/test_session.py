@@ -214,6 +214,19 @@ class Reports(unittest.TestCase):
         shape["results"][1]["empty_call_us"] = 1.5
         self.assertIn("with nothing to do: b 1.500", table.libraries_text([shape]))
 
+    def test_the_full_measurement_settles_the_fastest_core(self):
+        def blas(setting, us):
+            return {"subject": "openblas", "settings": [setting], "label": "OpenBLAS",
+                    "best_us": us}
+        for times, settings in (((2.0, 1.0), (["packaged"], ["fastest"])),
+                                ((1.0, 2.0), (["packaged", "fastest"], ["tried"]))):
+            results = [blas("packaged", times[0]), blas("fastest", times[1])]
+            document.settle_fastest(results)
+            self.assertEqual(tuple(result["settings"] for result in results), settings)
+        self.assertEqual(table.columns_of(results[0]),
+                         ["OpenBLAS as packaged", "OpenBLAS, fastest core"])
+        self.assertEqual(table.columns_of(results[1]), [])
+
     def test_states_never_meet(self):
         shape = self.shape(peer_gate=0.5e11)
         text = table.shape_text(shape)

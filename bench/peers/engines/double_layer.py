@@ -27,11 +27,11 @@ def attention(p: Problem, a: dict[str, numpy.ndarray]) -> numpy.ndarray:
     if p.projects_kv:
         k, v = (heads_of(linear(rows, name), p.kv_heads) for name in "kv")
     if p.kv_cache == "static":
-        k, v = a["past_k"], a["past_v"]
+        k, v = (a[name] for name in p.past)
     elif p.kv_cache == "append":
         old = p.total - p.seq_len
         k, v = (numpy.concatenate([a[past][:, :, :old], new, a[past][:, :, p.total:]], axis=2)
-                for past, new in (("past_k", k), ("past_v", v)))
+                for past, new in zip(p.past, (k, v)))
     group = p.heads // p.kv_heads
     k, v = (numpy.repeat(part, group, axis=1) for part in (k, v))
     logits = p.scale * (q @ k.transpose(0, 1, 3, 2))

@@ -59,7 +59,7 @@ class Graph:
         if p.projects_kv:
             context = self.input("context", self.arrays["context"])
             return (q, *self.split(self.linear(context, "kv"), [p.k_width, p.v_width]))
-        return (q, *(self.input(name, self.arrays[name]) for name in ("past_k", "past_v")))
+        return (q, *(self.input(name, self.arrays[name]) for name in p.past))
 
     def finish(self, rows: str) -> None:
         if self.p.output_projection:
@@ -96,7 +96,7 @@ def with_cache(g: Graph, k: str, v: str) -> tuple[str, str]:
     if p.kv_cache == "append":
         old = p.total - p.seq_len
         k, v = (g.node("Concat", [g.input(past, g.arrays[past][:, :, :old]), new], axis=2)
-                for past, new in (("past_k", k), ("past_v", v)))
+                for past, new in zip(p.past, (k, v)))
     return k, v
 
 
@@ -200,7 +200,7 @@ def group_query_attention(p: Problem, arrays: dict) -> tuple[Graph, int]:
     past = ["", ""]
     if p.kv_cache == "append":
         old = p.total - p.seq_len
-        past = [g.input(name, arrays[name][:, :, :old]) for name in ("past_k", "past_v")]
+        past = [g.input(name, arrays[name][:, :, :old]) for name in p.past]
     lengths = g.constant(numpy.array([length - 1 for length in p.lengths], numpy.int32))
     total = g.constant(numpy.array(p.total, numpy.int32))
     y, _, _ = g.node("GroupQueryAttention", [q, k, v, *past, lengths, total], outputs=3,

@@ -54,12 +54,12 @@ class Graph:
         """Both as [B, G, S, …], with the tokens of a cache."""
         p = self.p
         if p.kv_cache == "static":
-            return (self.input(self.arrays[name]) for name in ("past_k", "past_v"))
+            return (self.input(self.arrays[name]) for name in p.past)
         k, v = self.heads(k, p.kv_heads), self.heads(v, p.kv_heads)
         if p.kv_cache == "append":
             old = p.total - p.seq_len
             k, v = (ops.concat([self.input(self.arrays[past][:, :, :old]), new], 2)
-                    for past, new in (("past_k", k), ("past_v", v)))
+                    for past, new in zip(p.past, (k, v)))
         return k, v
 
     def projected(self):

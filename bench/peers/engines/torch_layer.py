@@ -20,9 +20,8 @@ class Attention(torch.nn.Module):
         self.first = self._linear(*base.fused(arrays, names[0]))
         self.second = self._linear(*base.fused(arrays, names[1])) if len(names) > 1 else None
         self.out = self._linear(*base.fused(arrays, "o")) if p.output_projection else None
-        for past in ("past_k", "past_v"):
-            if p.kv_cache:
-                self.register_buffer(past, torch.from_numpy(arrays[past].copy()))
+        for attribute, name in zip(("past_k", "past_v"), p.past):
+            self.register_buffer(attribute, torch.from_numpy(arrays[name].copy()))
         keep = None if p.plainly_causal else base.keep_mask(p)
         if keep is not None and p.kv_cache == "append":
             keep = keep[..., :p.total]
