@@ -75,6 +75,8 @@ function report.build(plan)
         straight_line = plan.straight,
         target = plan.machine.target,
         fold = plan.problem.fold.reasons,
+        form = problem.op == "mha" and { keys = problem.fold.keys, values = problem.fold.values }
+            or nil,
         projections = projections,
         scores = { orientation = "lanes along queries", blocks = blocks,
             key_tiles = row_groups_text(attention.key_groups), unroll = attention.scores_unroll,
