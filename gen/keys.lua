@@ -263,9 +263,13 @@ local function tile_fields(unroll)
     return fields
 end
 
+local scores_fields <const> = tile_fields(false)
+scores_fields[#scores_fields + 1] = { name = "orientation", kind = "choice",
+    choices = { "queries", "dims" } }
+
 M.plan_stages = {
     { name = "project", of = "projections", fields = tile_fields(true) },
-    { name = "scores", fields = tile_fields(false) },
+    { name = "scores", fields = scores_fields },
     { name = "context", fields = tile_fields(true) },
     { name = "output", of = "output_projection", fields = tile_fields(true) },
     { name = "fold", fields = {

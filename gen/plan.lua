@@ -1,11 +1,13 @@
 -- Chooses how a folded problem is computed: tiles, layouts, buffers, unrolling.
 -- In: problem with fold, the ISA's numbers (lanes, registers, target). Out: plan, pure printable
 -- data. Knows registers, caches and budgets; prints no C and names no instruction.
--- One module below gen/plan/ for each part: tiles, projection, attention, size.
+-- One module below gen/plan/ for each part: tiles, projection, orientation (of attention, in
+-- plan/attention and plan/dims), size.
 local numbers <const> = require("gen.plan.numbers")
 local projection <const> = require("gen.plan.projection")
 local attention <const> = require("gen.plan.attention")
 local forms <const> = require("gen.plan.forms")
+local orientation <const> = require("gen.plan.orientation")
 local size <const> = require("gen.plan.size")
 
 local plan <const> = {}
@@ -110,16 +112,6 @@ local function build_plan(problem, isa_numbers, straight)
     elseif not built.k then
         built.k, built.v = given("k", D), given("v", V)
     end
-    if built.v.argument and value_dim % lanes ~= 0 then
-        -- Rows of values end in a partial vector: copied once into padded rows.
-        local row <const> = ceil_div(value_dim, lanes) * lanes
-        local rows <const> = problem.batch * (built.v.batch // value_dim)
-        built.pad_values = { rows = rows, from = value_dim, to = row,
-            argument = built.v.argument, with_projections = fold.values ~= "projected" }
-        built.v = { buffer = "padded_v", batch = built.v.batch // value_dim * row,
-            head = built.v.head // value_dim * row, row = row }
-        add_buffer(shared, "padded_v", rows * row, "values, rows padded to whole vectors")
-    end
     if fold.keys == "lifted" then
         -- q' = Wk^T . q, head by head
         local head <const> = ceil_div(score_dim, lanes) * lanes
@@ -146,9 +138,20 @@ local function build_plan(problem, isa_numbers, straight)
     local out_width <const> = fold.values == "folded" and value_dim or V
     local attended <const>, q <const>, out <const> = attention.stack_heads(problem, built, lanes)
     built.q, built.out = q, out
-    built.attention = attention.build(attended, machine, { score = score_dim, value = value_dim },
-        straight)
+    built.attention = orientation.choose(attended, machine,
+        { score = score_dim, value = value_dim }, straight)
     built.attention.problem = attended
+    if built.v.argument and value_dim % lanes ~= 0
+        and built.attention.orientation == "queries" then
+        -- Rows of values end in a partial vector: copied once into padded rows.
+        local row <const> = ceil_div(value_dim, lanes) * lanes
+        local rows <const> = problem.batch * (built.v.batch // value_dim)
+        built.pad_values = { rows = rows, from = value_dim, to = row,
+            argument = built.v.argument, with_projections = fold.values ~= "projected" }
+        built.v = { buffer = "padded_v", batch = built.v.batch // value_dim * row,
+            head = built.v.head // value_dim * row, row = row }
+        add_buffer(shared, "padded_v", rows * row, "values, rows padded to whole vectors")
+    end
     if fold.values == "deferred" then
         -- Wv for each head's context
         add_buffer(shared, "contexts", problem.query_rows * H * value_dim,
@@ -176,7 +179,7 @@ local function build_plan(problem, isa_numbers, straight)
             "concatenated heads [row][head][dim]")
     end
 
-    built.part_buffers = attention.part_buffers(attended, built.attention,
+    built.part_buffers = orientation.part_buffers(attended, built.attention,
         { score = score_dim, value = value_dim })
     built.shared_buffers = shared
     built.part_offset = shared.floats

@@ -22,6 +22,7 @@ local function projection_report(projection)
         tile = { rows = projection.tile_rows, vectors = projection.tile_vectors },
         row_tiles = row_groups_text(projection.row_groups), panels = panels,
         unroll = projection.unroll, prefetches_next_panel = projection.prefetch,
+        prefetches_ahead_bytes = projection.ahead and projection.ahead * 4,
         layout = projection.layout and projection.layout.kind or "rows",
     }
 end
@@ -60,16 +61,30 @@ function report.origin(record, isa_name)
         or "planner's default"
 end
 
+local function scores_report(attention)
+    local data <const> = { orientation = attention.orientation, reason = attention.reason,
+        keys_prefetched_ahead = attention.key_ahead,
+        blocks = {} }
+    for i, block in ipairs(attention.blocks) do
+        data.blocks[i] = { count = block.count, queries = block.queries or block.rows,
+            vectors = block.vectors, context_row_tiles = row_groups_text(block.row_groups) }
+    end
+    if attention.orientation == "dims" then
+        data.key_tiles = ("%dx%d"):format(attention.key_tiles, attention.lanes)
+        data.unroll, data.tile = attention.chunks, { rows = attention.tile_rows, vectors = 1 }
+    else
+        data.key_tiles, data.unroll = row_groups_text(attention.key_groups),
+            attention.scores_unroll
+        data.tile = { rows = attention.key_rows, vectors = attention.scores_vectors }
+    end
+    return data
+end
+
 -- The report of one plan: a table of strings, numbers and lists only.
 function report.build(plan)
     local problem <const>, attention <const> = plan.problem, plan.attention
     local projections <const> = {}
     for i, product in ipairs(plan.products) do projections[i] = projection_report(product) end
-    local blocks <const> = {}
-    for i, block in ipairs(attention.blocks) do
-        blocks[i] = { count = block.count, queries = block.queries, vectors = block.vectors,
-            context_row_tiles = row_groups_text(block.row_groups) }
-    end
     return {
         name = problem.name, isa = plan.machine.name, op = problem.op, unroll = problem.unroll,
         straight_line = plan.straight,
@@ -78,9 +93,7 @@ function report.build(plan)
         form = problem.op == "mha" and { keys = problem.fold.keys, values = problem.fold.values }
             or nil,
         projections = projections,
-        scores = { orientation = "lanes along queries", blocks = blocks,
-            key_tiles = row_groups_text(attention.key_groups), unroll = attention.scores_unroll,
-            tile = { rows = attention.key_rows, vectors = attention.scores_vectors } },
+        scores = scores_report(attention),
         softmax = { rows = "whole", reference = "whole-number maximum",
             base = problem.fold.base == 2 and "2" or "e", accuracy = problem.accuracy },
         context = { tile = { rows = attention.context_rows, vectors = attention.context_vectors },
@@ -114,16 +127,27 @@ function report.lines(data)
             p.stage, p.rows, p.ends_at_length and " (up to each item's length)" or "", p.depth,
             p.columns, tile_text(p.tile.rows, p.tile.vectors), p.row_tiles,
             table.concat(panels, " + "), p.unroll,
-            (p.prefetches_next_panel and "next panel prefetched, " or "") .. (p.layout == "heads"
-                and "stored head by head" or "stored by rows"))
+            (p.prefetches_next_panel and "next panel prefetched, " or p.prefetches_ahead_bytes
+                and ("prefetched %d bytes ahead, "):format(p.prefetches_ahead_bytes) or "")
+                .. (p.layout == "heads" and "stored head by head" or "stored by rows"))
     end
-    for _, block in ipairs(data.scores.blocks) do
-        put("attention: %d block%s of %d queries (%d vectors, %s), context row tiles %s",
-            block.count,
-            block.count == 1 and "" or "s", block.queries, block.vectors, data.scores.orientation,
-            block.context_row_tiles)
+    local scores <const> = data.scores
+    put("attention: lanes along %s: %s", scores.orientation == "dims" and "the head" or "queries",
+        scores.reason)
+    for _, block in ipairs(scores.blocks) do
+        put("attention: %d block%s of %d %s, context row tiles %s", block.count,
+            block.count == 1 and "" or "s", block.queries, block.vectors
+                and ("queries (%d vectors)"):format(block.vectors)
+                or "query rows, the heads of a kv head stacked", block.context_row_tiles)
     end
-    put("scores: key tiles %s, k unrolled by %d", data.scores.key_tiles, data.scores.unroll)
+    if scores.orientation == "dims" then
+        put("scores: %d row%s x %s keys a tile, summed across lanes%s", scores.tile.rows,
+            scores.tile.rows == 1 and "" or "s", scores.key_tiles:match("x(%d+)"),
+            scores.keys_prefetched_ahead and (", keys and values prefetched"
+                .. " %d keys ahead"):format(scores.keys_prefetched_ahead) or "")
+    else
+        put("scores: key tiles %s, k unrolled by %d", scores.key_tiles, scores.unroll)
+    end
     put("softmax: whole rows, %s, base %s, %s", data.softmax.reference, data.softmax.base,
         data.softmax.accuracy)
     put("context: tile %s, k unrolled by %d%s",

@@ -5,10 +5,14 @@
 local ir <const> = require("gen.ir")
 local project <const> = require("gen.stage.project")
 local attention <const> = require("gen.stage.attention")
+local dims <const> = require("gen.stage.dims")
 local cache <const> = require("gen.stage.cache")
 local output <const> = require("gen.stage.output")
 
 local stages <const> = {}
+
+-- Which way the lanes lie decides how heads and rows are walked.
+local attention_walks <const> = { queries = attention, dims = dims }
 
 -- Fields of attn_args by the name phases use, with the type of the local pointer.
 local argument_fields <const> = {
@@ -103,7 +107,7 @@ function stages.build(plan)
     if plan.lift then
         project.build_blocks(kernel, plan, plan.lift, "lift", "Queries times the key weights")
     end
-    attention.build(kernel, plan)
+    attention_walks[plan.attention.orientation].build(kernel, plan)
     if plan.defer then
         project.build_blocks(kernel, plan, plan.defer, "defer",
             "Value weights: heads = context . Wv^T")

@@ -22,7 +22,14 @@ end
 
 -- One step along the depth: vectors loads, rows broadcasts, rows * vectors multiply-adds.
 local function emit_step(block, spec, k)
-    for v = 0, spec.vectors - 1 do block:let("vec", "b" .. v, "load", spec.b(k, v)) end
+    for v = 0, spec.vectors - 1 do
+        local part <const> = spec.b_lanes and spec.b_lanes(v)
+        if part then
+            block:let("vec", "b" .. v, "load_part", spec.b(k, v), part)
+        else
+            block:let("vec", "b" .. v, "load", spec.b(k, v))
+        end
+    end
     for r = 0, spec.rows - 1 do
         block:let("vec", "a" .. r, "broadcast", spec.a(k, r))
         for v = 0, spec.vectors - 1 do
@@ -35,6 +42,9 @@ end
 local function emit_steps(block, spec, k, count)
     if spec.prefetch then block:run("prefetch", spec.prefetch(k)) end
     for i = 0, count - 1 do
+        for _, line in ipairs(spec.ahead and spec.ahead(k + i) or {}) do
+            block:run("prefetch", line)
+        end
         block:scope(function(body) emit_step(body, spec, k + i) end)
     end
 end
@@ -85,13 +95,16 @@ end
 --   max_depth          the deepest of all tiles that must add up alike (nil: depth itself)
 --   unroll             steps per turn of the depth loop; >= depth: no loop
 --   a(k, r), b(k, v)   memory of A's scalar and B's vector at depth k
+--   b_lanes(v)         lanes of vector v that B has (an index; nil: all)
 --   start(r, v)        op and arguments of the accumulator's first value; nil: zero
 --   prefetch(k)        memory to ask for at depth k, once a turn; nil: none
+--   ahead(k)           list of memory to ask for at every depth k; nil: none
 --   carry              {load(block, name, r, v) -> name, store(block, c, r, v)}: memory that holds
 -- C
 --                      between depth blocks; may be where the caller puts C in the end
 function tile.product(block, spec)
-    assert(spec.rows * spec.vectors + spec.vectors + 1 <= spec.registers, "tile exceeds registers")
+    assert(spec.rows * spec.vectors + (spec.rows == 1 and 1 or spec.vectors) + 1 <= spec.registers,
+        "tile exceeds registers")
     block:note(spec.title)
     local c <const> = {}
     for r = 0, spec.rows - 1 do c[r] = {} end

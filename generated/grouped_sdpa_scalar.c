@@ -31,7 +31,9 @@
  *   isa scalar, unroll auto: loops around unrolled tiles, phases 1
  *   fold: logits in units of log2: softmax uses exp2 alone
  *   fold: scale applied while gathering the queries (no Wq)
- *   attention: 4 blocks of 2 queries (2 vectors, lanes along queries), context row tiles 1x2
+ *   attention: lanes along queries: 35046 cycles predicted with lanes along queries, 34908 along
+ *     the head
+ *   attention: 4 blocks of 2 queries (2 vectors), context row tiles 1x2
  *   scores: key tiles 4x5 + 1x4, k unrolled by 8
  *   softmax: whole rows, whole-number maximum, base 2, exact
  *   context: tile 2x4, k unrolled by 8, rows with NaN computed again from allowed keys

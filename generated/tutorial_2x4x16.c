@@ -44,7 +44,9 @@
  *     unrolled by 16, stored head by head
  *   o: 8 rows x 16 -> 16, tile 2x4 (rows x vectors), row tiles 4x2, 4 panels of 4 vectors, k
  *     unrolled by 16, stored by rows
- *   attention: 1 block of 4 queries (4 vectors, lanes along queries), context row tiles 2x2
+ *   attention: lanes along queries: 1999 cycles predicted with lanes along queries, 1998 along
+ *     the head
+ *   attention: 1 block of 4 queries (4 vectors), context row tiles 2x2
  *   scores: key tiles 2x2, k unrolled by 8
  *   softmax: whole rows, whole-number maximum, base 2, exact
  *   context: tile 2x4, k unrolled by 4

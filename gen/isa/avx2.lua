@@ -57,6 +57,8 @@ return {
         ceil = { text = "_mm256_ceil_ps($1)" },
         exp2 = { text = "vec_exp2($1)", helper = "vec_exp2" },
         exp2_fast = { text = "vec_exp2_fast($1)", helper = "vec_exp2_fast" },
+        pair_sums = { text = "pair_sums($1, $2)", helper = "pair_sums" },
+        pair_max = { text = "pair_max($1, $2)", helper = "pair_max" },
         lanes_from = { text = "lanes_from($1)", helper = "lanes_from" },
         lanes_if = { text = "_mm256_castsi256_ps(_mm256_set1_epi32(-($1)))" },
         lanes_both = { text = "_mm256_and_ps($1, $2)" },
@@ -91,6 +93,27 @@ static inline __m256 lanes_from(size_t first)
     const size_t skipped = first < 8 ? first : 8;
     return _mm256_castsi256_ps(
         _mm256_loadu_si256((const __m256i *)(const void *)(lane_table + 16 - skipped)));
+}
+]] },
+        in_order = { text = [[
+/* Pairs of 64 bits of two interleaved halves, first operand first. */
+static inline __m256 in_order(__m256 v)
+{
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(v), 0xd8));
+}
+]] },
+        pair_sums = { needs = { "in_order" }, text = [[
+/* a0 + a1, a2 + a3, ... and the same of b. */
+static inline __m256 pair_sums(__m256 a, __m256 b)
+{
+    return in_order(_mm256_add_ps(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd)));
+}
+]] },
+        pair_max = { needs = { "in_order" }, text = [[
+/* Larger of a0 and a1, of a2 and a3, ... and the same of b. */
+static inline __m256 pair_max(__m256 a, __m256 b)
+{
+    return in_order(_mm256_max_ps(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd)));
 }
 ]] },
         vec_exp2 = exp2_helper("vec_exp2", "exact"),

@@ -102,6 +102,8 @@ return {
         ceil = { text = "_mm512_ceil_ps($1)" },
         exp2 = { text = "vec_exp2($1)", helper = "vec_exp2" },
         exp2_fast = { text = "vec_exp2_fast($1)", helper = "vec_exp2_fast" },
+        pair_sums = { text = "pair_sums($1, $2)", helper = "pair_sums" },
+        pair_max = { text = "pair_max($1, $2)", helper = "pair_max" },
         lanes_from = { text = "lanes_from($1)", helper = "lanes_from" },
         lanes_if = { text = "(__mmask16)(0u - (unsigned)($1))" },
         lanes_both = { text = "(__mmask16)($1 & $2)" },
@@ -123,6 +125,28 @@ return {
 static inline __mmask16 lanes_from(size_t first)
 {
     return (__mmask16)(first < 16 ? 0xffffu << first : 0u);
+}
+]] },
+        in_order = { text = [[
+/* Pairs of 64 bits of two interleaved vectors, first operand first. */
+static inline __m512 in_order(__m512 v)
+{
+    const __m512i order = _mm512_set_epi64(7, 5, 3, 1, 6, 4, 2, 0);
+    return _mm512_castpd_ps(_mm512_permutexvar_pd(order, _mm512_castps_pd(v)));
+}
+]] },
+        pair_sums = { needs = { "in_order" }, text = [[
+/* a0 + a1, a2 + a3, ... and the same of b. */
+static inline __m512 pair_sums(__m512 a, __m512 b)
+{
+    return in_order(_mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd)));
+}
+]] },
+        pair_max = { needs = { "in_order" }, text = [[
+/* Larger of a0 and a1, of a2 and a3, ... and the same of b. */
+static inline __m512 pair_max(__m512 a, __m512 b)
+{
+    return in_order(_mm512_max_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd)));
 }
 ]] },
         vec_exp2 = exp2_helper("vec_exp2", "exact"),

@@ -43,6 +43,13 @@ isa.vocabulary = {
     exp2_fast = { result = "vec", args = { "vec" }, meaning = "$1 < -126.0f ? 0.0f : exp2f($1)",
         ulp = 64,
         domain = "x <= 0 or NaN" },
+    -- neighbours of both operands added: applied log2(lanes) times it sums the lanes of vectors
+    pair_sums = { result = "vec", args = { "lanes", "lanes" },
+        meaning = "$lane < LANES / 2 ? $1[2 * $lane] + $1[2 * $lane + 1] "
+            .. ": $2[2 * $lane - LANES] + $2[2 * $lane - LANES + 1]" },
+    pair_max = { result = "vec", args = { "lanes", "lanes" }, nan = "any", zero = "any",
+        meaning = "$lane < LANES / 2 ? fmaxf($1[2 * $lane], $1[2 * $lane + 1]) "
+            .. ": fmaxf($2[2 * $lane - LANES], $2[2 * $lane - LANES + 1])" },
     lanes_from = { result = "mask", args = { "size" }, meaning = "$lane >= $1" },
     lanes_if = { result = "mask", args = { "bool" }, meaning = "$1" },
     lanes_both = { result = "mask", args = { "mask", "mask" }, meaning = "$1 && $2" },

@@ -56,6 +56,8 @@ return {
         ceil = { text = "vrndpq_f32($1)" },
         exp2 = { text = "vec_exp2($1)", helper = "vec_exp2" },
         exp2_fast = { text = "vec_exp2_fast($1)", helper = "vec_exp2_fast" },
+        pair_sums = { text = "vpaddq_f32($1, $2)" },
+        pair_max = { text = "vpmaxq_f32($1, $2)" },
         lanes_from = { text = "lanes_from($1)", helper = "lanes_from" },
         lanes_if = { text = "vdupq_n_u32(0u - (uint32_t)($1))" },
         lanes_both = { text = "vandq_u32($1, $2)" },

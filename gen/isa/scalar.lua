@@ -53,6 +53,9 @@ return {
         ceil = { text = "round_up($1)", helper = "round_up" },
         exp2 = { text = "scalar_exp2($1)", helper = "scalar_exp2" },
         exp2_fast = { text = "scalar_exp2_fast($1)", helper = "scalar_exp2_fast" },
+        -- one lane has no neighbour
+        pair_sums = { text = "$1 + $2", meaning = "$1[0] + $2[0]" },
+        pair_max = { text = "$1 > $2 ? $1 : $2", meaning = "fmaxf($1[0], $2[0])" },
         lanes_from = { text = "($1) == 0" },
         lanes_if = { text = "$1" },
         lanes_both = { text = "$1 & $2" },

@@ -111,13 +111,19 @@ function projection.build_blocks(name, stage, problem, machine, shape)
     }
 end
 
+-- Weights that a few rows stream through: every step asks for what comes this much later.
+local AHEAD_BYTES <const> = 2048
+
 -- Weights that do not stay in L2 from call to call arrive late at the start of every panel: each
 -- panel
 -- then asks for the next one.
 function projection.choose_prefetch(built)
     local stay <const> = built.packed_bytes <= built.machine.target.l2 // 2
     for _, one in ipairs(built.products) do
-        one.prefetch = not stay and not built.straight and one.items * one.tiles > 1
+        local passes <const> = one.items * one.tiles
+        one.prefetch = not stay and not built.straight and passes > 1
+        one.ahead = not stay and not built.straight and passes == 1
+            and AHEAD_BYTES // numbers.FLOAT_BYTES or nil
     end
 end
 

@@ -28,6 +28,7 @@ function size.estimate_ops(built)
     local ops = 40
     local straight <const> = built.straight
     for _, product in ipairs(built.products) do ops = ops + projection_ops(product) end
+    if attention.text_ops then return ops + attention.text_ops end
     -- Straight-line functions are shared by all batch items and heads, not by query blocks whose
     -- static mask differs.
     for _, block in ipairs(attention.blocks) do

@@ -7,8 +7,11 @@ local tiles <const> = {}
 local FLOAT_BYTES <const> = numbers.FLOAT_BYTES
 local split_even <const> = numbers.split_even
 
--- Registers a tile keeps live: accumulators, one row of B, one broadcast of A.
-function tiles.tile_registers(rows, vectors) return rows * vectors + vectors + 1 end
+-- Registers a tile keeps live: accumulators, one row of B, one broadcast of A. A single row uses
+-- every vector of B once, so that it can come with the multiply-add.
+function tiles.tile_registers(rows, vectors)
+    return rows == 1 and vectors + 2 or rows * vectors + vectors + 1
+end
 
 -- Bytes a cycle that L2 delivers while the FMA pipes are busy.
 local L2_BANDWIDTH <const> = 32

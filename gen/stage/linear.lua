@@ -10,6 +10,8 @@ local tile <const> = require("gen.tile")
 
 local linear <const> = {}
 
+local LINE_FLOATS <const> = 16
+
 local parameters <const> = { { "input", "input" }, { "input", "panel" }, { "output", "out" },
     { "size", "first" }, { "size", "last" } }
 
@@ -35,6 +37,13 @@ local function emit_tile(block, plan, projection, group, options, row, rows)
         start = projection.bias
             and function(_, v) return "load", ir.mem("panel", v * lanes) end or nil,
         carry = out, prefetch = options.prefetch and options.prefetch(row),
+        ahead = projection.ahead and function(k)
+            local lines <const> = {}
+            for at = 0, width - 1, LINE_FLOATS do
+                lines[#lines + 1] = ir.mem("panel", k * width + at + projection.ahead)
+            end
+            return lines
+        end or nil,
     })
     for r = 0, rows - 1 do
         for v = 0, group.vectors - 1 do out.store(block, c[r][v], r, v) end

@@ -33,6 +33,8 @@ local ROUNDS <const> = {
         ceil = function() return { text = "$1" } end,
         exp2 = function(ops) return ops.exp2_fast end,
         exp2_fast = function(ops) return ops.ceil end,
+        pair_sums = function(ops) return ops.pair_max end,
+        pair_max = function(ops) return ops.pair_sums end,
         lanes_from = function(ops)
             return { text = ops.lanes_from.text:gsub("%$1", "$1 + 1"),
                 helper = ops.lanes_from.helper }
@@ -68,6 +70,8 @@ local ROUNDS <const> = {
                 :gsub(", %$2%)$", ", $3)") }
         end,
         max = function() return { text = "$2" } end,
+        pair_sums = function() return { text = "$2" } end,
+        pair_max = function() return { text = "$2" } end,
         lanes_both = function() return { text = "$2" } end,
         select = function() return { text = "$2" } end,
         prefetch = function()

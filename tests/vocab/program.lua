@@ -82,6 +82,7 @@ local FIELDS <const> = {
 }
 
 local MEANING_ARGS <const> = {
+    lanes = "const float *const a%d = in->vec[%d];",
     vec = "const float a%d = in->vec[%d][lane];", mask = "const int32_t a%d = in->mask[%d][lane];",
     mem = "float *const a%d = in->memory + in->at;", count = "const size_t a%d = in->count;",
     size = "const size_t a%d = in->count;", bool = "const int a%d = in->flag;",
@@ -109,7 +110,7 @@ local function apply_function(name, op, spec, count)
     return ir.func(name, { op .. "." }, PARAMETERS, function(body)
         local args <const> = {}
         for i, kind in ipairs(spec.args or {}) do
-            if kind == "vec" then
+            if kind == "vec" or kind == "lanes" then
                 args[i] = body:let("vec", "a" .. i, "test_read_vec", "v" .. i)
             elseif kind == "mask" then
                 args[i] = body:let("mask", "a" .. i, "test_read_mask", "m" .. i)
@@ -212,9 +213,11 @@ end
 
 local function entry_text(op, spec, meaning)
     local driver <const> = spec.ulp and "exp2"
-        or spec.args and table.concat(spec.args, "_") or "none"
-    return ('    {"%s", run_%s, mean_%s, drive_%s, %s, %d, %d, %d, %s},'):format(op, op, op, driver,
-        RESULTS[spec.result] or "RESULT_NONE", spec.ulp or 0, spec.nan == "any" and 1 or 0,
+        or spec.args and table.concat(spec.args, "_"):gsub("lanes", "vec") or "none"
+    local nan <const> = spec.nan ~= "any" and "NAN_EXACT"
+        or spec.args[1] == "lanes" and "NAN_ANY_LANE" or "NAN_ANY"
+    return ('    {"%s", run_%s, mean_%s, drive_%s, %s, %d, %s, %d, %s},'):format(op, op, op, driver,
+        RESULTS[spec.result] or "RESULT_NONE", spec.ulp or 0, nan,
         spec.zero == "any" and 1 or 0, reach_of(meaning))
 end
 

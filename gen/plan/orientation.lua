@@ -1,0 +1,46 @@
+-- Chooses which way the lanes lie in attention: along queries (gen/plan/attention.lua) or along the
+-- head (gen/plan/dims.lua), by predicted cycles.
+local attention <const> = require("gen.plan.attention")
+local dims <const> = require("gen.plan.dims")
+
+local orientation <const> = {}
+
+-- Lanes along queries are the rule: what is nearly a tie on paper goes to them.
+local CLEAR_GAIN <const> = 0.85
+
+local modules <const> = { queries = attention, dims = dims }
+
+-- Cycles of the softmax with lanes along queries: a vector for each key and vector of queries.
+local function softmax_cycles(problem, planned)
+    local vectors = 0
+    for _, block in ipairs(planned.blocks) do vectors = vectors + block.count * block.vectors end
+    return vectors * problem.kv_len * problem.batch * problem.heads * dims.SOFTMAX_CYCLES
+end
+
+-- The plan of attention, with `orientation` and the reason for it.
+--   widths   {score, value}: depth of the scores and width of the values, a head
+function orientation.choose(problem, machine, widths, straight)
+    local scores <const> = problem.plan.scores or {}
+    -- a tile given by hand is one of the orientation it was written for
+    local forced <const> = scores.orientation or (scores.rows or scores.vectors) and "queries"
+    if forced then
+        local planned <const> = modules[forced].build(problem, machine, widths, straight)
+        planned.orientation, planned.reason = forced, "as the plan says"
+        return planned
+    end
+    local queries <const> = attention.build(problem, machine, widths, straight)
+    local along_dims <const> = dims.build(problem, machine, widths, straight)
+    local cycles <const> = queries.cycles + softmax_cycles(problem, queries)
+    local dims_cycles <const> = along_dims.cycles + along_dims.softmax_cycles
+    local chosen <const> = dims_cycles < CLEAR_GAIN * cycles and along_dims or queries
+    chosen.orientation = chosen.orientation or "queries"
+    chosen.reason = ("%.0f cycles predicted with lanes along queries, %.0f along the head"):format(
+        cycles, dims_cycles)
+    return chosen
+end
+
+function orientation.part_buffers(problem, planned, widths)
+    return modules[planned.orientation].part_buffers(problem, planned, widths)
+end
+
+return orientation
