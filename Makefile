@@ -4,7 +4,7 @@
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .PHONY: help demo test check-all fuzz fuzz-readers format lint generated check-generated \
-	bench bench-peers bench-peers-record bench-record install clean setup-bench setup-peers setup-demo setup-minilm setup-test setup-lint setup-check
+	bench bench-peers bench-peers-record bench-record bench-threads install clean setup-bench setup-peers setup-demo setup-minilm setup-test setup-lint setup-check
 .NOTPARALLEL:
 
 PREFIX ?= /usr/local
@@ -46,6 +46,9 @@ fuzz-readers: setup-check
 
 bench: setup-bench ## Measure 17 shapes beside the machine's peak and OpenBLAS (a few minutes)
 	@./attngen bench $(BENCH)
+
+bench-threads: setup-bench ## Measure how they scale over two threads, beside multiply-add loops that do
+	@sh bench/scaling.sh
 
 bench-peers: setup-peers ## Measure them beside PyTorch, ONNX Runtime, OpenVINO, MKL, OpenBLAS (needs PyPI)
 	@sh bench/peers/run.sh $(SHAPES) $(PEERS)
