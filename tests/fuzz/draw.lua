@@ -247,6 +247,8 @@ function M.draw(seed, case)
     end
     if unroll == "full" then
         c.code_budget = 400000
+    elseif not unroll and r:chance(60) then
+        c.code_budget = r:pick({ 1024, 4096, 8192 })
     end
     if r:chance(34) then
         draw_plan(r, c, isa)
