@@ -717,13 +717,13 @@ static void phase_attention(float *restrict workspace, size_t part, size_t parts
     float *ws_v = workspace + 1024;
     float *ws_heads = workspace + 1536;
     float *scratch = workspace + 128 * part + 2048;
-    for (size_t batch = 0; batch < 2; batch++) {
-        const size_t first = (8 * part + batch % parts) / parts;
-        const size_t last = (8 * (part + 1) + batch % parts) / parts;
-        for (size_t unit = first; unit < last; unit++) {
-            attend_4(ws_q + 32 * batch + 64 * unit, ws_k + 32 * batch + 64 * unit,
-                ws_v + 32 * batch + 64 * unit, ws_heads + 256 * batch + 8 * unit, scratch);
-        }
+    const size_t first = 16 * part / parts;
+    const size_t last = 16 * (part + 1) / parts;
+    for (size_t nth = first; nth < last; nth++) {
+        const size_t batch = nth / 8;
+        const size_t unit = nth % 8;
+        attend_4(ws_q + 32 * batch + 64 * unit, ws_k + 32 * batch + 64 * unit,
+            ws_v + 32 * batch + 64 * unit, ws_heads + 256 * batch + 8 * unit, scratch);
     }
 }
 

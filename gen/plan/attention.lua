@@ -111,6 +111,8 @@ function attention.build(problem, machine, dims, straight)
         repair = problem.masked,
         -- what a block computes depends on where its queries stand, not only on its pointers
         by_query = problem.causal ~= nil or problem.padded_queries == "zero",
+        -- items cost what their lengths say
+        items_apart = problem.mask.lengths,
         -- blocks of padded queries are only cleared
         skips = not straight and problem.padded_queries == "zero",
         -- a block's cost depends on its place: parts then take long and short ones in turns

@@ -5,6 +5,8 @@ local tiles <const> = require("gen.plan.tiles")
 local projection <const> = {}
 
 local ceil_div <const>, round_up <const> = numbers.ceil_div, numbers.round_up
+-- Row tiles to share out, so that a part of a few differs from another by a few per cent at most.
+local BY_ROWS_TILES <const> = 64
 local split_even <const>, LINE_FLOATS <const> = numbers.split_even, numbers.LINE_FLOATS
 
 -- Groups of equal weight panels with their first panel, column and packed offset (floats).
@@ -47,6 +49,9 @@ function projection.build(name, stage, problem, machine, shape)
         panels = groups[#groups].first_panel + groups[#groups].count,
         -- of each item; items in one piece count as one
         items = shape.rows // item_rows, item_rows = item_rows, bounded = shape.bounded,
+        -- parts take rows of all panels where their items are theirs in attention as well
+        by_rows = problem.batch > 1 and not problem.mask.lengths and item_rows == shape.rows
+            and ceil_div(item_rows, tile.rows) >= BY_ROWS_TILES,
         row_groups = tile.row_groups, tiles = ceil_div(item_rows, tile.rows),
         input_row = input_row, input_item = input_rows * shape.depth,
         input_first = (shape.first_row or 0) * shape.depth,

@@ -233,17 +233,29 @@ function attention.build(kernel, plan)
         end
         dispatch(inner, 1)
     end
-    -- Every item is shared out by itself, since its length decides what it costs, in runs of
-    -- neighbouring heads; what does not divide evenly goes to another part item by item.
-    body:each("batch", problem.batch, false, function(item, batch)
-        load_length(item, batch)
-        local suffix <const> = problem.batch == 1 and "" or "_after"
-        local units <const> = ir.index(heads * blocks)
-        local first <const> = item:size("first", "share" .. suffix, units, "part", "parts", batch)
-        local last <const> = item:size("last", "share_end" .. suffix, units, "part", "parts",
-            batch)
-        item:loop({ var = "unit", from = first, to = last },
-            function(inner, unit) call_unit(inner, batch, unit) end)
+    local units <const> = heads * blocks
+    if problem.batch == 1 or shape.items_apart then
+        -- runs of neighbouring heads, item by item: an item's cost depends on its length; what does
+        -- not divide evenly goes to another part in every item
+        body:each("batch", problem.batch, false, function(item, batch)
+            load_length(item, batch)
+            local suffix <const> = problem.batch == 1 and "" or "_after"
+            local first <const> = item:size("first", "share" .. suffix, ir.index(units), "part",
+                "parts", batch)
+            local last <const> = item:size("last", "share_end" .. suffix, ir.index(units), "part",
+                "parts", batch)
+            item:loop({ var = "unit", from = first, to = last },
+                function(inner, unit) call_unit(inner, batch, unit) end)
+        end)
+        return
+    end
+    -- runs of neighbouring items, whose rows the same part projects
+    local all <const> = ir.index(problem.batch * units)
+    local first <const> = body:size("first", "share", all, "part", "parts")
+    local last <const> = body:size("last", "share_end", all, "part", "parts")
+    body:loop({ var = "nth", from = first, to = last }, function(inner, nth)
+        local batch <const> = inner:size("batch", "quotient", nth, ir.index(units))
+        call_unit(inner, batch, inner:size("unit", "remainder", nth, ir.index(units)))
     end)
 end
 

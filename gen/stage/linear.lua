@@ -116,6 +116,14 @@ local function share_tiles(phase, projection, group, build)
     local items <const>, tiles <const> = projection.items, projection.tiles
     local panel_tiles <const> = items * tiles
     phase.body:scope(function(body)
+        if projection.by_rows then
+            local begin <const> = body:size("begin", "share", ir.index(tiles), "part", "parts")
+            local stop <const> = body:size("end", "share_end", ir.index(tiles), "part", "parts")
+            body:loop({ var = "panel", from = 0, to = group.count }, function(inner, panel)
+                build(inner, panel, begin, stop, ir.index(0))
+            end)
+            return
+        end
         local units <const> = ir.index(group.count * panel_tiles)
         local first <const> = body:size("first", "share", units, "part", "parts")
         local last <const> = body:size("last", "share_end", units, "part", "parts")

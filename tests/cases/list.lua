@@ -124,6 +124,10 @@ M.judged = {
     { batch = 2, seq_len = 2, kv_len = 29, d_model = 36, heads = 6, kv_heads = 2, head_dim = 7,
         queries = "last", mask = "lengths", bias = { v = false },
         plan = { fold = { few_queries = true } } },
+    -- many rows of equal items: parts take rows of all panels; with lengths: parts of every item
+    { batch = 5, seq_len = 70, d_model = 12, heads = 3, plan = { project = { rows = 3 },
+        output = { rows = 2 } } },
+    { batch = 5, seq_len = 35, d_model = 12, heads = 3, mask = "lengths", padded_queries = "zero" },
 }
 
 return M

@@ -253,6 +253,19 @@ function TestTiles:test_projections_end_at_lengths_only_where_nothing_reads_on()
     lu.assertEquals(ending({ unroll = "full", code_budget = 100000000, mask = "lengths" }), "")
 end
 
+-- Parts take rows where there are many items of equal cost, panels where there is one.
+function TestTiles:test_parts_take_rows_of_many_equal_items_and_panels_of_one()
+    local function by_rows(fields)
+        local built <const> = build_plan(fields)
+        lu.assertEquals(built.output.by_rows, built.projections[1].by_rows)
+        return built.output.by_rows
+    end
+    lu.assertTrue(by_rows(layer("swin_t", 64, 49, 96, 3)))
+    lu.assertFalse(by_rows(layer("bert", 1, 384, 768, 12)))
+    lu.assertFalse(by_rows(layer("small", 2, 5, 96, 3)))
+    lu.assertFalse(by_rows(layer("padded", 64, 49, 96, 3, { mask = "lengths" })))
+end
+
 function TestTiles:test_query_blocks_cover_the_sequence()
     for_query_plans(function(built, label)
         local attention <const>, lanes <const> = built.attention, built.machine.lanes
