@@ -51,7 +51,8 @@ enum {
     ATTN_E_LENGTH = 3, /* a kv_lengths entry lies outside [0, S], of ATTN_T_CACHE [L, S] */
     ATTN_E_PART = 4,   /* phase or part out of range */
     ATTN_E_NONFINITE =
-        5 /* pack: folding a finite weight overflows, or a dropped bias is not finite */
+        5 /* pack: folding makes a finite weight infinite, or what it multiplies or drops is not
+           * finite */
 };
 
 /* attn_kernel.features: what the CPU and the OS must offer (0: nothing beyond the base ABI). */
