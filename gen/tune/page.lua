@@ -8,6 +8,9 @@ local M = {}
 local WIDTH <const>, HEIGHT <const> = 880, 300
 local LEFT <const>, RIGHT <const>, TOP <const>, BOTTOM <const> = 70, 20, 20, 40
 
+-- Room for what bars are called, and for their numbers.
+local BAR_LEFT <const>, BAR_RIGHT <const> = 240, 170
+
 local STYLE <const> = [[
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 960px; margin: 2em auto; padding: 0 1em;
        color: #1c1e21; background: #fff; }
@@ -160,13 +163,13 @@ local function bars(summary)
     local parts <const> = {}
     for index, row in ipairs(rows) do
         local y <const> = (index - 1) * 34
-        local length <const> = (WIDTH - 330) * row[2] / most
-        parts[#parts + 1] = ('<text x="150" y="%d" text-anchor="end">%s</text>'):format(y + 20,
-            escape(row[1]))
-        parts[#parts + 1] = ('<rect x="160" y="%d" width="%.1f" height="22" fill="%s"/>'):format(
-            y + 5, length, row[3])
-        parts[#parts + 1] = ('<text x="%.1f" y="%d">%s µs (%.2f×)</text>'):format(168 + length,
-            y + 20, microseconds(row[2]), row[2] / summary.best_us)
+        local length <const> = (WIDTH - BAR_LEFT - BAR_RIGHT) * row[2] / most
+        parts[#parts + 1] = ('<text x="%d" y="%d" text-anchor="end">%s</text>'):format(
+            BAR_LEFT - 10, y + 20, escape(row[1]))
+        parts[#parts + 1] = ('<rect x="%d" y="%d" width="%.1f" height="22" fill="%s"/>'):format(
+            BAR_LEFT, y + 5, length, row[3])
+        parts[#parts + 1] = ('<text x="%.1f" y="%d">%s µs (%.2f×)</text>'):format(
+            BAR_LEFT + 8 + length, y + 20, microseconds(row[2]), row[2] / summary.best_us)
     end
     return ('<svg viewBox="0 0 %d %d" role="img" aria-label="Comparison">\n%s\n</svg>'):format(
         WIDTH, #rows * 34 + 4, table.concat(parts, "\n"))

@@ -46,7 +46,7 @@ function M.signature(plan)
     local skip <const> = setmetatable({ problem = true,
         key_rows = not plan.attention.range_loops or nil }, { __index = NAMES })
     serialise(plan, out, skip)
-    serialise(plan.problem.fold, out, {})
+    serialise(plan.problem.fold, out, { reasons = true })
     return table.concat(out)
 end
 
