@@ -128,15 +128,16 @@ local function new_greedy(self)
     local count <const> = #self.space.dimensions
     local dimension, unchanged = 0, 0
     local queue, started_from = {}, nil
-    return function()
+    -- Without `hurry` nothing goes on from a best that the results to come may change.
+    return function(hurry)
         while #queue == 0 do
-            if self.waiting > 0 then
+            if self.waiting > 0 and not hurry then
                 return "wait"
             end
             local best <const> = self.best or self.space.default
             unchanged = started_from == best.key and unchanged + 1 or 0
             if unchanged >= count then
-                return nil
+                return self.waiting > 0 and "wait" or nil
             end
             started_from = best.key
             dimension = dimension % count + 1
@@ -172,8 +173,9 @@ function Search:first_picks()
 end
 
 -- Up to `most` candidates nobody has tried; an empty list at the end of the search. All results of
--- one batch must be told before the next.
-function Search:next(most)
+-- one batch must be told before the next. A greedy search takes the next dimension as well where
+-- one alone has fewer than `least`, so that no compiler idles.
+function Search:next(most, least)
     local batch <const> = {}
     local function hand_out(candidate)
         if not self.handed_out[candidate.key] then
@@ -188,7 +190,7 @@ function Search:next(most)
         return batch
     end
     while #batch < most do
-        local picks <const> = self.step()
+        local picks <const> = self.step(#batch < (least or 1))
         if not picks or picks == "wait" then
             break
         end

@@ -289,7 +289,7 @@ local function explore(self)
         if self:is_over() then
             return "the budget was spent"
         end
-        local batch <const> = self.search:next(self.tried == 0 and 1 or batch_size(self))
+        local batch <const> = self.search:next(batch_size(self), self.job.jobs)
         if #batch == 0 then
             return self.job.strategy == "greedy" and "no single change makes it faster"
                 or "everything was tried"
