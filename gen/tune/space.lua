@@ -18,7 +18,7 @@ M.HOPELESS = 1.5
 -- Fields of a plan that only name a choice; two plans that differ in them alone are the same code.
 -- (The rows of a key tile are more than a name where the key loop has a bound of its own.)
 local NAMES <const> = { cycles = true, tile_rows = true, tile_vectors = true, scores_vectors = true,
-    context_rows = true, context_vectors = true }
+    context_rows = true, context_vectors = true, reason = true, reasons = true }
 
 ----------------------------------------------------------------------------------------------------
 -- Plans
@@ -46,7 +46,7 @@ function M.signature(plan)
     local skip <const> = setmetatable({ problem = true,
         key_rows = not plan.attention.range_loops or nil }, { __index = NAMES })
     serialise(plan, out, skip)
-    serialise(plan.problem.fold, out, { reasons = true })
+    serialise(plan.problem.fold, out, NAMES)
     return table.concat(out)
 end
 
