@@ -192,8 +192,8 @@ local function build_plan(problem, isa_numbers, straight)
         + (built.pad_values and not built.pad_values.with_projections and 1 or 0)
         + (built.lift and 1 or 0) + (built.defer and 1 or 0)
 
-    -- Compilers spill and hoist: sixteen times the register file covers the largest frame seen
-    -- (14.5 KB of 32 KB with AVX-512); the fuzzer compiles with this bound as an error.
+    -- Compilers spill and hoist: sixteen times the register file covers all frames of a call; the
+    -- fuzzer adds up what compilers report and fails beyond it.
     built.frame_bytes = math.max(4096, 16 * machine.registers * lanes * FLOAT_BYTES)
     built.ops = size.estimate_ops(built)
     built.code_bytes = built.ops * target.bytes_per_op

@@ -155,7 +155,7 @@ function report.lines(data)
         data.context.repairs_rows and ", rows with NaN computed again from allowed keys" or "")
     put("matmul flops: projections %d, core %d; at least %d cycles", data.flops.projections,
         data.flops.core, data.cycles)
-    put("bytes: packed %d, workspace %d (%d more a part), frames under %d, code about %d",
+    put("bytes: packed %d, workspace %d (%d more a part), stack under %d, code about %d",
         data.packed_bytes, data.workspace_bytes, data.part_bytes, data.frame_bytes, data.code_bytes)
     for _, list in ipairs({ { "workspace", data.buffers.shared },
         { "workspace of a part", data.buffers.part } }) do

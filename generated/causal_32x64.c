@@ -56,7 +56,7 @@
  *   softmax: whole rows, whole-number maximum, base 2, exact
  *   context: tile 6x4, k unrolled by 1, rows with NaN computed again from allowed keys
  *   matmul flops: projections 1048576, core 135168; at least 85451 cycles
- *   bytes: packed 66048, workspace 35968 (3200 more a part), frames under 8192, code about 9035
+ *   bytes: packed 66048, workspace 35968 (3200 more a part), stack under 8192, code about 9035
  *   workspace + 0: q, queries, head-major [head][row][dim]
  *   workspace + 2048: k, keys, head-major [head][row][dim]
  *   workspace + 4096: v, values, head-major [head][row][dim]

@@ -38,7 +38,7 @@
  *   softmax: whole rows, whole-number maximum, base 2, exact
  *   context: tile 4x2, k unrolled by 24, rows with NaN computed again from allowed keys
  *   matmul flops: projections 0, core 49152; at least 2457 cycles
- *   bytes: packed 0, workspace 1408 (1408 more a part), frames under 8192, code about 17920
+ *   bytes: packed 0, workspace 1408 (1408 more a part), stack under 8192, code about 17920
  *   workspace of a part + 0: queries, query block, transposed: [head_dim][queries]
  *   workspace of a part + 128: scores, logits, then weights before division: [kv_len][queries]
  *   workspace of a part + 320: maxima, reference maximum of each query

@@ -38,7 +38,7 @@
  *   softmax: whole rows, whole-number maximum, base 2, exact
  *   context: tile 2x4, k unrolled by 8, rows with NaN computed again from allowed keys
  *   matmul flops: projections 0, core 49152; at least 29159 cycles
- *   bytes: packed 0, workspace 448 (448 more a part), frames under 4096, code about 5796
+ *   bytes: packed 0, workspace 448 (448 more a part), stack under 4096, code about 5796
  *   workspace of a part + 0: queries, query block, transposed: [head_dim][queries]
  *   workspace of a part + 32: scores, logits, then weights before division: [kv_len][queries]
  *   workspace of a part + 80: maxima, reference maximum of each query

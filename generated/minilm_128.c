@@ -58,7 +58,7 @@
  *   softmax: whole rows, whole-number maximum, base 2, exact
  *   context: tile 13x2, k unrolled by 1, rows with NaN computed again from allowed keys
  *   matmul flops: projections 150994944, core 25165824; at least 3076824 cycles
- *   bytes: packed 2363904, workspace 827904 (41472 more a part), frames under 32768, code about
+ *   bytes: packed 2363904, workspace 827904 (41472 more a part), stack under 32768, code about
  *     20070
  *   workspace + 0: q, queries, head-major [head][row][dim]
  *   workspace + 49152: k, keys, head-major [head][row][dim]

@@ -51,7 +51,7 @@
  *   softmax: whole rows, whole-number maximum, base 2, exact
  *   context: tile 4x1, k unrolled by 4
  *   matmul flops: projections 262144, core 8192; at least 11369 cycles
- *   bytes: packed 66048, workspace 8704 (512 more a part), frames under 8192, code about 6368
+ *   bytes: packed 66048, workspace 8704 (512 more a part), stack under 8192, code about 6368
  *   workspace + 0: q, queries, head-major [head][row][dim]
  *   workspace + 512: k, keys, head-major [head][row][dim]
  *   workspace + 1024: v, values, head-major [head][row][dim]

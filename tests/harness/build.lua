@@ -106,7 +106,12 @@ function M:add_kernel(bundle, isa, compiler_name, options)
             or frame_flag(variant, options.level), options.level or "",
         options.sanitize and SANITIZE or "")
     local inputs <const> = { bundle.dir .. "/" .. variant.kernel }
-    local steps <const> = { joined(compiler.command, flags, extra, "-c", inputs[1], "-o", object) }
+    local pinned <const> = plan.runs ~= "simde" and not options.sanitize and not options.level
+    local steps <const> = { joined(compiler.command, flags, extra, pinned and "-fstack-usage" or "",
+        "-c", inputs[1], "-o", object) }
+    if pinned then
+        steps[2] = ("sh tests/fuzz/check_stack.sh %s.su %d"):format(stem, variant.frame_bytes)
+    end
     local plain_build <const> = options.level == "-O0" or plan.runs == "simde"
     if not options.sanitize then
         -- Without optimisation compilers may call memcpy for a struct; nothing else is excused.
