@@ -177,15 +177,24 @@ end
 -- Signals
 ----------------------------------------------------------------------------------------------------
 
+-- Seconds that no other run of this test sleeps for: processes left behind are known by it.
+local function unique_seconds(scratch)
+    local number = 0
+    for byte in scratch.dir:gmatch("%w") do
+        number = (number * 36 + byte:byte()) % 1000000007
+    end
+    return ("61.%010d"):format(number)
+end
+
 -- Starts a run whose third candidate takes long, waits until two are in the log, and kills it. The
 -- script says the exit code, the milliseconds to the end, and how many processes are left after
 -- attn_watch has had the time to notice.
 local KILL <const> = [[
 '%s/attngen' tune four.lua --work '%s' --strategy exhaustive --budget 29 \
-    --runner "sh slow.sh $TOKEN" >out 2>err &
+    --runner "sh slow.sh" >out 2>err &
 pid=$!
 while [ "$(grep -c '"type":"result"' '%s/log.jsonl' 2>/dev/null)" != 2 ]; do sleep 0.02; done
-while ! ps -eo args | grep -q "^sleep 6[1]"; do sleep 0.02; done
+while ! ps -eo args | grep -q "^sleep %s"; do sleep 0.02; done
 start=$(date +%%s%%N)
 kill -%s $pid
 wait $pid
@@ -193,12 +202,11 @@ echo "code $?"
 end=$(date +%%s%%N)
 echo "took $(((end - start) / 1000000))"
 sleep 0.7
-ps -eo args | grep -c "^sleep 6[1]"
+ps -eo args | grep -c "^sleep %s"
 ]]
 
 local SLOW <const> = [[
-shift
-case $1 in */0-3/*) sleep 61 ;; esac
+case $1 in */0-3/*) sleep %s ;; esac
 exec "$@"
 ]]
 
@@ -206,9 +214,11 @@ function TestTune:kill(signal)
     if CANDIDATES < 3 then
         lu.skip("needs gcc and clang")
     end
-    self.scratch:write("slow.sh", SLOW)
-    self.scratch:write("kill.sh", KILL:format(support.root, WORK, RUN_DIR, signal))
-    local run <const> = self.scratch:shell("TOKEN=x sh kill.sh")
+    local seconds <const> = unique_seconds(self.scratch)
+    self.scratch:write("slow.sh", SLOW:format(seconds))
+    self.scratch:write("kill.sh", KILL:format(support.root, WORK, RUN_DIR, seconds, signal,
+        seconds))
+    local run <const> = self.scratch:shell("sh kill.sh")
     local code <const>, took <const>, left <const> = run.out:match(
         "code (%d+)\ntook (%d+)\n(%d+)")
     lu.assertEquals(left, "0", "processes are left")
@@ -217,8 +227,8 @@ end
 
 -- What had been measured is not measured again.
 function TestTune:assert_resumes(before)
-    self.scratch:write("slow.sh", 'shift\nexec "$@"\n')
-    local run <const> = self:tune("--resume --runner 'sh slow.sh x'")
+    self.scratch:write("slow.sh", 'exec "$@"\n')
+    local run <const> = self:tune("--resume --runner 'sh slow.sh'")
     lu.assertEquals(run.code, 0, run.err)
     local after <const> = read_log()
     for index, entry in ipairs(before) do
@@ -305,16 +315,17 @@ end
 
 -- Programs that do not want to end, and what they have started.
 function TestWatch:test_nothing_survives_a_timeout()
-    self.scratch:write("stubborn.sh", [[
+    local seconds <const> = unique_seconds(self.scratch)
+    self.scratch:write("stubborn.sh", ([[
 trap "" TERM
-sleep 62 &
-sleep 62
-sleep 62
-]])
+sleep %s &
+sleep %s
+sleep %s
+]]):format(seconds, seconds, seconds))
     local ended <const> = process.watch(self.watcher, { "sh",
         self.scratch:path("stubborn.sh") }, { seconds = 0.2 })
     lu.assertEquals(ended.kind, "timeout")
-    local run <const> = self.scratch:shell("ps -eo args | grep -c '^sleep 6[2]'")
+    local run <const> = self.scratch:shell("ps -eo args | grep -c '^sleep " .. seconds .. "'")
     lu.assertEquals(run.out, "0\n")
 end
 
