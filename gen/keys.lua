@@ -266,6 +266,8 @@ end
 local scores_fields <const> = tile_fields(false)
 scores_fields[#scores_fields + 1] = { name = "orientation", kind = "choice",
     choices = { "queries", "dims" } }
+scores_fields[#scores_fields + 1] = { name = "key_block", kind = "integer", most = 4096,
+    tried = { 32, 96, 192, 256, 384, 4096 } }
 
 M.plan_stages = {
     { name = "project", of = "projections", fields = tile_fields(true) },

@@ -204,12 +204,13 @@ local function build_plan(problem, isa_numbers, straight)
     return built
 end
 
--- A depth unrolling asked for by hand is about loops.
+-- A depth unrolling or blocks of keys asked for by hand are about loops.
 local function forces_loops(problem)
     for _, stage in ipairs({ "project", "scores", "context", "output" }) do
         if problem.plan[stage] and problem.plan[stage].unroll then return true end
     end
-    return false
+    local key_block <const> = problem.plan.scores and problem.plan.scores.key_block
+    return key_block ~= nil and key_block < problem.kv_len
 end
 
 -- The plan of one form of the layer; see plan.build.

@@ -94,7 +94,9 @@ function report.build(plan)
             or nil,
         projections = projections,
         scores = scores_report(attention),
-        softmax = { rows = "whole", reference = "whole-number maximum",
+        softmax = { rows = attention.in_blocks and "in blocks of keys" or "whole",
+            fused = attention.key_block ~= nil,
+            key_block = attention.key_block, blocks_together = attention.together,
             base = problem.fold.base == 2 and "2" or "e", accuracy = problem.accuracy },
         context = { tile = { rows = attention.context_rows, vectors = attention.context_vectors },
             unroll = attention.context_unroll, repairs_rows = attention.repair },
@@ -148,7 +150,10 @@ function report.lines(data)
     else
         put("scores: key tiles %s, k unrolled by %d", scores.key_tiles, scores.unroll)
     end
-    put("softmax: whole rows, %s, base %s, %s", data.softmax.reference, data.softmax.base,
+    put("softmax: %s%s, base %s, %s", data.softmax.fused and "in the score tiles, " or "",
+        data.softmax.rows == "whole" and "whole rows"
+            or ("blocks of %d keys for %d blocks of queries at a time"):format(
+                data.softmax.key_block, data.softmax.blocks_together), data.softmax.base,
         data.softmax.accuracy)
     put("context: tile %s, k unrolled by %d%s",
         tile_text(data.context.tile.rows, data.context.tile.vectors), data.context.unroll,

@@ -53,18 +53,20 @@
  *     the head
  *   attention: 2 blocks of 16 queries (4 vectors), context row tiles 1x6 + 2x5
  *   scores: key tiles 5x6 + 1x2, k unrolled by 1
- *   softmax: whole rows, whole-number maximum, base 2, exact
+ *   softmax: in the score tiles, whole rows, base 2, exact
  *   context: tile 6x4, k unrolled by 1, rows with NaN computed again from allowed keys
  *   matmul flops: projections 1048576, core 135168; at least 85451 cycles
- *   bytes: packed 66048, workspace 35968 (3200 more a part), stack under 8192, code about 9035
+ *   bytes: packed 66048, workspace 36096 (3328 more a part), stack under 8192, code about 9035
  *   workspace + 0: q, queries, head-major [head][row][dim]
  *   workspace + 2048: k, keys, head-major [head][row][dim]
  *   workspace + 4096: v, values, head-major [head][row][dim]
  *   workspace + 6144: heads, concatenated heads [row][head][dim]
  *   workspace of a part + 0: queries, query block, transposed: [head_dim][queries]
- *   workspace of a part + 256: scores, logits, then weights before division: [kv_len][queries]
- *   workspace of a part + 768: maxima, reference maximum of each query
- *   workspace of a part + 784: inverse_sums, 1 / sum of weights of each query
+ *   workspace of a part + 256: scores, weights before division: [keys][queries]
+ *   workspace of a part + 768: maxima, largest logit so far of each query
+ *   workspace of a part + 784: references, reference of each query
+ *   workspace of a part + 800: sums, sum of weights of each query
+ *   workspace of a part + 816: inverse_sums, 1 / sum of weights of each query
  */
 #include <arm_neon.h>
 #include <stddef.h>
@@ -110,13 +112,13 @@ static inline void transpose_block(const float *src, size_t src_stride, float *d
     vst1q_f32(dst + 3 * dst_stride, vzip2q_f32(b1, b3));
 }
 
-/* 2^x for x <= 0, 0 below -126 (no denormals), NaN stays NaN. Round to nearest, polynomial on
- * [-1/2, 1/2], exponent added in the integer domain of a power of two. */
+/* 2^(x + 16) for x <= 64, 0 below -142 (no denormals), NaN stays NaN. Round to nearest, polynomial
+ * on [-1/2, 1/2], exponent added in the integer domain of a power of two. */
 static inline float32x4_t vec_exp2(float32x4_t x)
 {
     const float32x4_t rounded = vrndnq_f32(x);
     const float32x4_t r = vsubq_f32(x, rounded);
-    const int32x4_t exponent = vaddq_s32(vcvtq_s32_f32(rounded), vdupq_n_s32(127));
+    const int32x4_t exponent = vaddq_s32(vcvtq_s32_f32(rounded), vdupq_n_s32(143));
     const float32x4_t power = vreinterpretq_f32_s32(vshlq_n_s32(exponent, 23));
     float32x4_t p = vdupq_n_f32(0x1.5bda4p-10f);
     p = vfmaq_f32(vdupq_n_f32(0x1.3ce8acp-7f), p, r);
@@ -124,7 +126,7 @@ static inline float32x4_t vec_exp2(float32x4_t x)
     p = vfmaq_f32(vdupq_n_f32(0x1.ebf9c2p-3f), p, r);
     p = vfmaq_f32(vdupq_n_f32(0x1.62e42ap-1f), p, r);
     p = vfmaq_f32(vdupq_n_f32(0x1p+0f), p, r);
-    const uint32x4_t flushed = vcltq_f32(x, vdupq_n_f32(-126.0f));
+    const uint32x4_t flushed = vcltq_f32(x, vdupq_n_f32(-142.0f));
     return vreinterpretq_f32_u32(
         vbicq_u32(vreinterpretq_u32_f32(vmulq_f32(p, power)), flushed));
 }
@@ -558,24 +560,43 @@ static void gather_queries_16(const float *restrict query_rows, float *restrict 
     }
 }
 
-/* No key seen yet. */
-static void start_maxima_16(float *restrict maxima)
+/* No key seen yet; every reference is 0. */
+static void start_softmax_16(float *restrict maxima, float *restrict references,
+    float *restrict sums)
 {
     const float32x4_t nothing = vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u));
+    const float32x4_t none = vdupq_n_f32(0.0f);
     vst1q_f32(maxima, nothing);
+    vst1q_f32(references, none);
+    vst1q_f32(sums, none);
     vst1q_f32(maxima + 4, nothing);
+    vst1q_f32(references + 4, none);
+    vst1q_f32(sums + 4, none);
     vst1q_f32(maxima + 8, nothing);
+    vst1q_f32(references + 8, none);
+    vst1q_f32(sums + 8, none);
     vst1q_f32(maxima + 12, nothing);
+    vst1q_f32(references + 12, none);
+    vst1q_f32(sums + 12, none);
 }
 
-/* Logits of keys that every query sees. */
+/* Weights of keys that every query sees. */
 static void scores_open_16(const float *restrict key_rows, float *restrict queries,
-    float *restrict scores, float *restrict maxima, size_t key_full)
+    float *restrict scores, float *restrict maxima, float *restrict references,
+    float *restrict sums, size_t key_full)
 {
+    const float32x4_t ref0 = vld1q_f32(references);
     float32x4_t max0 = vld1q_f32(maxima);
+    float32x4_t sum0 = vld1q_f32(sums);
+    const float32x4_t ref1 = vld1q_f32(references + 4);
     float32x4_t max1 = vld1q_f32(maxima + 4);
+    float32x4_t sum1 = vld1q_f32(sums + 4);
+    const float32x4_t ref2 = vld1q_f32(references + 8);
     float32x4_t max2 = vld1q_f32(maxima + 8);
+    float32x4_t sum2 = vld1q_f32(sums + 8);
+    const float32x4_t ref3 = vld1q_f32(references + 12);
     float32x4_t max3 = vld1q_f32(maxima + 12);
+    float32x4_t sum3 = vld1q_f32(sums + 12);
     const size_t open_end = key_full / 6 * 6;
     for (size_t key = 0; key < open_end; key += 6) {
         const float *keys = key_rows + 16 * key;
@@ -640,69 +661,154 @@ static void scores_open_16(const float *restrict key_rows, float *restrict queri
             c5_2 = vfmaq_f32(c5_2, a5, b2);
             c5_3 = vfmaq_f32(c5_3, a5, b3);
         }
-        vst1q_f32(scores + 16 * key, c0_0);
         max0 = vmaxq_f32(max0, c0_0);
-        vst1q_f32(scores + 16 * key + 4, c0_1);
+        const float32x4_t x0_0 = vsubq_f32(c0_0, ref0);
+        const float32x4_t p0_0 = vec_exp2(x0_0);
+        sum0 = vaddq_f32(sum0, p0_0);
+        vst1q_f32(scores + 16 * key, p0_0);
         max1 = vmaxq_f32(max1, c0_1);
-        vst1q_f32(scores + 16 * key + 8, c0_2);
+        const float32x4_t x0_1 = vsubq_f32(c0_1, ref1);
+        const float32x4_t p0_1 = vec_exp2(x0_1);
+        sum1 = vaddq_f32(sum1, p0_1);
+        vst1q_f32(scores + 16 * key + 4, p0_1);
         max2 = vmaxq_f32(max2, c0_2);
-        vst1q_f32(scores + 16 * key + 12, c0_3);
+        const float32x4_t x0_2 = vsubq_f32(c0_2, ref2);
+        const float32x4_t p0_2 = vec_exp2(x0_2);
+        sum2 = vaddq_f32(sum2, p0_2);
+        vst1q_f32(scores + 16 * key + 8, p0_2);
         max3 = vmaxq_f32(max3, c0_3);
-        vst1q_f32(scores + 16 * key + 16, c1_0);
+        const float32x4_t x0_3 = vsubq_f32(c0_3, ref3);
+        const float32x4_t p0_3 = vec_exp2(x0_3);
+        sum3 = vaddq_f32(sum3, p0_3);
+        vst1q_f32(scores + 16 * key + 12, p0_3);
         max0 = vmaxq_f32(max0, c1_0);
-        vst1q_f32(scores + 16 * key + 20, c1_1);
+        const float32x4_t x1_0 = vsubq_f32(c1_0, ref0);
+        const float32x4_t p1_0 = vec_exp2(x1_0);
+        sum0 = vaddq_f32(sum0, p1_0);
+        vst1q_f32(scores + 16 * key + 16, p1_0);
         max1 = vmaxq_f32(max1, c1_1);
-        vst1q_f32(scores + 16 * key + 24, c1_2);
+        const float32x4_t x1_1 = vsubq_f32(c1_1, ref1);
+        const float32x4_t p1_1 = vec_exp2(x1_1);
+        sum1 = vaddq_f32(sum1, p1_1);
+        vst1q_f32(scores + 16 * key + 20, p1_1);
         max2 = vmaxq_f32(max2, c1_2);
-        vst1q_f32(scores + 16 * key + 28, c1_3);
+        const float32x4_t x1_2 = vsubq_f32(c1_2, ref2);
+        const float32x4_t p1_2 = vec_exp2(x1_2);
+        sum2 = vaddq_f32(sum2, p1_2);
+        vst1q_f32(scores + 16 * key + 24, p1_2);
         max3 = vmaxq_f32(max3, c1_3);
-        vst1q_f32(scores + 16 * key + 32, c2_0);
+        const float32x4_t x1_3 = vsubq_f32(c1_3, ref3);
+        const float32x4_t p1_3 = vec_exp2(x1_3);
+        sum3 = vaddq_f32(sum3, p1_3);
+        vst1q_f32(scores + 16 * key + 28, p1_3);
         max0 = vmaxq_f32(max0, c2_0);
-        vst1q_f32(scores + 16 * key + 36, c2_1);
+        const float32x4_t x2_0 = vsubq_f32(c2_0, ref0);
+        const float32x4_t p2_0 = vec_exp2(x2_0);
+        sum0 = vaddq_f32(sum0, p2_0);
+        vst1q_f32(scores + 16 * key + 32, p2_0);
         max1 = vmaxq_f32(max1, c2_1);
-        vst1q_f32(scores + 16 * key + 40, c2_2);
+        const float32x4_t x2_1 = vsubq_f32(c2_1, ref1);
+        const float32x4_t p2_1 = vec_exp2(x2_1);
+        sum1 = vaddq_f32(sum1, p2_1);
+        vst1q_f32(scores + 16 * key + 36, p2_1);
         max2 = vmaxq_f32(max2, c2_2);
-        vst1q_f32(scores + 16 * key + 44, c2_3);
+        const float32x4_t x2_2 = vsubq_f32(c2_2, ref2);
+        const float32x4_t p2_2 = vec_exp2(x2_2);
+        sum2 = vaddq_f32(sum2, p2_2);
+        vst1q_f32(scores + 16 * key + 40, p2_2);
         max3 = vmaxq_f32(max3, c2_3);
-        vst1q_f32(scores + 16 * key + 48, c3_0);
+        const float32x4_t x2_3 = vsubq_f32(c2_3, ref3);
+        const float32x4_t p2_3 = vec_exp2(x2_3);
+        sum3 = vaddq_f32(sum3, p2_3);
+        vst1q_f32(scores + 16 * key + 44, p2_3);
         max0 = vmaxq_f32(max0, c3_0);
-        vst1q_f32(scores + 16 * key + 52, c3_1);
+        const float32x4_t x3_0 = vsubq_f32(c3_0, ref0);
+        const float32x4_t p3_0 = vec_exp2(x3_0);
+        sum0 = vaddq_f32(sum0, p3_0);
+        vst1q_f32(scores + 16 * key + 48, p3_0);
         max1 = vmaxq_f32(max1, c3_1);
-        vst1q_f32(scores + 16 * key + 56, c3_2);
+        const float32x4_t x3_1 = vsubq_f32(c3_1, ref1);
+        const float32x4_t p3_1 = vec_exp2(x3_1);
+        sum1 = vaddq_f32(sum1, p3_1);
+        vst1q_f32(scores + 16 * key + 52, p3_1);
         max2 = vmaxq_f32(max2, c3_2);
-        vst1q_f32(scores + 16 * key + 60, c3_3);
+        const float32x4_t x3_2 = vsubq_f32(c3_2, ref2);
+        const float32x4_t p3_2 = vec_exp2(x3_2);
+        sum2 = vaddq_f32(sum2, p3_2);
+        vst1q_f32(scores + 16 * key + 56, p3_2);
         max3 = vmaxq_f32(max3, c3_3);
-        vst1q_f32(scores + 16 * key + 64, c4_0);
+        const float32x4_t x3_3 = vsubq_f32(c3_3, ref3);
+        const float32x4_t p3_3 = vec_exp2(x3_3);
+        sum3 = vaddq_f32(sum3, p3_3);
+        vst1q_f32(scores + 16 * key + 60, p3_3);
         max0 = vmaxq_f32(max0, c4_0);
-        vst1q_f32(scores + 16 * key + 68, c4_1);
+        const float32x4_t x4_0 = vsubq_f32(c4_0, ref0);
+        const float32x4_t p4_0 = vec_exp2(x4_0);
+        sum0 = vaddq_f32(sum0, p4_0);
+        vst1q_f32(scores + 16 * key + 64, p4_0);
         max1 = vmaxq_f32(max1, c4_1);
-        vst1q_f32(scores + 16 * key + 72, c4_2);
+        const float32x4_t x4_1 = vsubq_f32(c4_1, ref1);
+        const float32x4_t p4_1 = vec_exp2(x4_1);
+        sum1 = vaddq_f32(sum1, p4_1);
+        vst1q_f32(scores + 16 * key + 68, p4_1);
         max2 = vmaxq_f32(max2, c4_2);
-        vst1q_f32(scores + 16 * key + 76, c4_3);
+        const float32x4_t x4_2 = vsubq_f32(c4_2, ref2);
+        const float32x4_t p4_2 = vec_exp2(x4_2);
+        sum2 = vaddq_f32(sum2, p4_2);
+        vst1q_f32(scores + 16 * key + 72, p4_2);
         max3 = vmaxq_f32(max3, c4_3);
-        vst1q_f32(scores + 16 * key + 80, c5_0);
+        const float32x4_t x4_3 = vsubq_f32(c4_3, ref3);
+        const float32x4_t p4_3 = vec_exp2(x4_3);
+        sum3 = vaddq_f32(sum3, p4_3);
+        vst1q_f32(scores + 16 * key + 76, p4_3);
         max0 = vmaxq_f32(max0, c5_0);
-        vst1q_f32(scores + 16 * key + 84, c5_1);
+        const float32x4_t x5_0 = vsubq_f32(c5_0, ref0);
+        const float32x4_t p5_0 = vec_exp2(x5_0);
+        sum0 = vaddq_f32(sum0, p5_0);
+        vst1q_f32(scores + 16 * key + 80, p5_0);
         max1 = vmaxq_f32(max1, c5_1);
-        vst1q_f32(scores + 16 * key + 88, c5_2);
+        const float32x4_t x5_1 = vsubq_f32(c5_1, ref1);
+        const float32x4_t p5_1 = vec_exp2(x5_1);
+        sum1 = vaddq_f32(sum1, p5_1);
+        vst1q_f32(scores + 16 * key + 84, p5_1);
         max2 = vmaxq_f32(max2, c5_2);
-        vst1q_f32(scores + 16 * key + 92, c5_3);
+        const float32x4_t x5_2 = vsubq_f32(c5_2, ref2);
+        const float32x4_t p5_2 = vec_exp2(x5_2);
+        sum2 = vaddq_f32(sum2, p5_2);
+        vst1q_f32(scores + 16 * key + 88, p5_2);
         max3 = vmaxq_f32(max3, c5_3);
+        const float32x4_t x5_3 = vsubq_f32(c5_3, ref3);
+        const float32x4_t p5_3 = vec_exp2(x5_3);
+        sum3 = vaddq_f32(sum3, p5_3);
+        vst1q_f32(scores + 16 * key + 92, p5_3);
     }
     vst1q_f32(maxima, max0);
+    vst1q_f32(sums, sum0);
     vst1q_f32(maxima + 4, max1);
+    vst1q_f32(sums + 4, sum1);
     vst1q_f32(maxima + 8, max2);
+    vst1q_f32(sums + 8, sum2);
     vst1q_f32(maxima + 12, max3);
+    vst1q_f32(sums + 12, sum3);
 }
 
-/* Logits of keys that some query does not see. */
+/* Weights of keys that some query does not see. */
 static void scores_masked_16(const float *restrict key_rows, float *restrict queries,
-    float *restrict scores, float *restrict maxima, size_t query0, size_t key_full, size_t key_end)
+    float *restrict scores, float *restrict maxima, float *restrict references,
+    float *restrict sums, size_t query0, size_t key_full, size_t key_end)
 {
+    const float32x4_t ref0 = vld1q_f32(references);
     float32x4_t max0 = vld1q_f32(maxima);
+    float32x4_t sum0 = vld1q_f32(sums);
+    const float32x4_t ref1 = vld1q_f32(references + 4);
     float32x4_t max1 = vld1q_f32(maxima + 4);
+    float32x4_t sum1 = vld1q_f32(sums + 4);
+    const float32x4_t ref2 = vld1q_f32(references + 8);
     float32x4_t max2 = vld1q_f32(maxima + 8);
+    float32x4_t sum2 = vld1q_f32(sums + 8);
+    const float32x4_t ref3 = vld1q_f32(references + 12);
     float32x4_t max3 = vld1q_f32(maxima + 12);
+    float32x4_t sum3 = vld1q_f32(sums + 12);
     const float32x4_t hidden = vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u));
     const size_t open_end = key_full / 6 * 6;
     const size_t masked_end = key_end < 30 ? key_end : 30;
@@ -781,14 +887,26 @@ static void scores_masked_16(const float *restrict key_rows, float *restrict que
         const size_t first_query0_3 = key > (query0 + 12) ? key - (query0 + 12) : 0;
         const uint32x4_t seen0_3 = lanes_from(first_query0_3);
         const float32x4_t s0_3 = vbslq_f32(seen0_3, c0_3, hidden);
-        vst1q_f32(scores + 16 * key, s0_0);
         max0 = vmaxq_f32(max0, s0_0);
-        vst1q_f32(scores + 16 * key + 4, s0_1);
+        const float32x4_t x0_0 = vsubq_f32(s0_0, ref0);
+        const float32x4_t p0_0 = vec_exp2(x0_0);
+        sum0 = vaddq_f32(sum0, p0_0);
+        vst1q_f32(scores + 16 * key, p0_0);
         max1 = vmaxq_f32(max1, s0_1);
-        vst1q_f32(scores + 16 * key + 8, s0_2);
+        const float32x4_t x0_1 = vsubq_f32(s0_1, ref1);
+        const float32x4_t p0_1 = vec_exp2(x0_1);
+        sum1 = vaddq_f32(sum1, p0_1);
+        vst1q_f32(scores + 16 * key + 4, p0_1);
         max2 = vmaxq_f32(max2, s0_2);
-        vst1q_f32(scores + 16 * key + 12, s0_3);
+        const float32x4_t x0_2 = vsubq_f32(s0_2, ref2);
+        const float32x4_t p0_2 = vec_exp2(x0_2);
+        sum2 = vaddq_f32(sum2, p0_2);
+        vst1q_f32(scores + 16 * key + 8, p0_2);
         max3 = vmaxq_f32(max3, s0_3);
+        const float32x4_t x0_3 = vsubq_f32(s0_3, ref3);
+        const float32x4_t p0_3 = vec_exp2(x0_3);
+        sum3 = vaddq_f32(sum3, p0_3);
+        vst1q_f32(scores + 16 * key + 12, p0_3);
         const size_t first_query1_0 = (key + 1) > query0 ? (key + 1) - query0 : 0;
         const uint32x4_t seen1_0 = lanes_from(first_query1_0);
         const float32x4_t s1_0 = vbslq_f32(seen1_0, c1_0, hidden);
@@ -801,14 +919,26 @@ static void scores_masked_16(const float *restrict key_rows, float *restrict que
         const size_t first_query1_3 = (key + 1) > (query0 + 12) ? (key + 1) - (query0 + 12) : 0;
         const uint32x4_t seen1_3 = lanes_from(first_query1_3);
         const float32x4_t s1_3 = vbslq_f32(seen1_3, c1_3, hidden);
-        vst1q_f32(scores + 16 * key + 16, s1_0);
         max0 = vmaxq_f32(max0, s1_0);
-        vst1q_f32(scores + 16 * key + 20, s1_1);
+        const float32x4_t x1_0 = vsubq_f32(s1_0, ref0);
+        const float32x4_t p1_0 = vec_exp2(x1_0);
+        sum0 = vaddq_f32(sum0, p1_0);
+        vst1q_f32(scores + 16 * key + 16, p1_0);
         max1 = vmaxq_f32(max1, s1_1);
-        vst1q_f32(scores + 16 * key + 24, s1_2);
+        const float32x4_t x1_1 = vsubq_f32(s1_1, ref1);
+        const float32x4_t p1_1 = vec_exp2(x1_1);
+        sum1 = vaddq_f32(sum1, p1_1);
+        vst1q_f32(scores + 16 * key + 20, p1_1);
         max2 = vmaxq_f32(max2, s1_2);
-        vst1q_f32(scores + 16 * key + 28, s1_3);
+        const float32x4_t x1_2 = vsubq_f32(s1_2, ref2);
+        const float32x4_t p1_2 = vec_exp2(x1_2);
+        sum2 = vaddq_f32(sum2, p1_2);
+        vst1q_f32(scores + 16 * key + 24, p1_2);
         max3 = vmaxq_f32(max3, s1_3);
+        const float32x4_t x1_3 = vsubq_f32(s1_3, ref3);
+        const float32x4_t p1_3 = vec_exp2(x1_3);
+        sum3 = vaddq_f32(sum3, p1_3);
+        vst1q_f32(scores + 16 * key + 28, p1_3);
         const size_t first_query2_0 = (key + 2) > query0 ? (key + 2) - query0 : 0;
         const uint32x4_t seen2_0 = lanes_from(first_query2_0);
         const float32x4_t s2_0 = vbslq_f32(seen2_0, c2_0, hidden);
@@ -821,14 +951,26 @@ static void scores_masked_16(const float *restrict key_rows, float *restrict que
         const size_t first_query2_3 = (key + 2) > (query0 + 12) ? (key + 2) - (query0 + 12) : 0;
         const uint32x4_t seen2_3 = lanes_from(first_query2_3);
         const float32x4_t s2_3 = vbslq_f32(seen2_3, c2_3, hidden);
-        vst1q_f32(scores + 16 * key + 32, s2_0);
         max0 = vmaxq_f32(max0, s2_0);
-        vst1q_f32(scores + 16 * key + 36, s2_1);
+        const float32x4_t x2_0 = vsubq_f32(s2_0, ref0);
+        const float32x4_t p2_0 = vec_exp2(x2_0);
+        sum0 = vaddq_f32(sum0, p2_0);
+        vst1q_f32(scores + 16 * key + 32, p2_0);
         max1 = vmaxq_f32(max1, s2_1);
-        vst1q_f32(scores + 16 * key + 40, s2_2);
+        const float32x4_t x2_1 = vsubq_f32(s2_1, ref1);
+        const float32x4_t p2_1 = vec_exp2(x2_1);
+        sum1 = vaddq_f32(sum1, p2_1);
+        vst1q_f32(scores + 16 * key + 36, p2_1);
         max2 = vmaxq_f32(max2, s2_2);
-        vst1q_f32(scores + 16 * key + 44, s2_3);
+        const float32x4_t x2_2 = vsubq_f32(s2_2, ref2);
+        const float32x4_t p2_2 = vec_exp2(x2_2);
+        sum2 = vaddq_f32(sum2, p2_2);
+        vst1q_f32(scores + 16 * key + 40, p2_2);
         max3 = vmaxq_f32(max3, s2_3);
+        const float32x4_t x2_3 = vsubq_f32(s2_3, ref3);
+        const float32x4_t p2_3 = vec_exp2(x2_3);
+        sum3 = vaddq_f32(sum3, p2_3);
+        vst1q_f32(scores + 16 * key + 44, p2_3);
         const size_t first_query3_0 = (key + 3) > query0 ? (key + 3) - query0 : 0;
         const uint32x4_t seen3_0 = lanes_from(first_query3_0);
         const float32x4_t s3_0 = vbslq_f32(seen3_0, c3_0, hidden);
@@ -841,14 +983,26 @@ static void scores_masked_16(const float *restrict key_rows, float *restrict que
         const size_t first_query3_3 = (key + 3) > (query0 + 12) ? (key + 3) - (query0 + 12) : 0;
         const uint32x4_t seen3_3 = lanes_from(first_query3_3);
         const float32x4_t s3_3 = vbslq_f32(seen3_3, c3_3, hidden);
-        vst1q_f32(scores + 16 * key + 48, s3_0);
         max0 = vmaxq_f32(max0, s3_0);
-        vst1q_f32(scores + 16 * key + 52, s3_1);
+        const float32x4_t x3_0 = vsubq_f32(s3_0, ref0);
+        const float32x4_t p3_0 = vec_exp2(x3_0);
+        sum0 = vaddq_f32(sum0, p3_0);
+        vst1q_f32(scores + 16 * key + 48, p3_0);
         max1 = vmaxq_f32(max1, s3_1);
-        vst1q_f32(scores + 16 * key + 56, s3_2);
+        const float32x4_t x3_1 = vsubq_f32(s3_1, ref1);
+        const float32x4_t p3_1 = vec_exp2(x3_1);
+        sum1 = vaddq_f32(sum1, p3_1);
+        vst1q_f32(scores + 16 * key + 52, p3_1);
         max2 = vmaxq_f32(max2, s3_2);
-        vst1q_f32(scores + 16 * key + 60, s3_3);
+        const float32x4_t x3_2 = vsubq_f32(s3_2, ref2);
+        const float32x4_t p3_2 = vec_exp2(x3_2);
+        sum2 = vaddq_f32(sum2, p3_2);
+        vst1q_f32(scores + 16 * key + 56, p3_2);
         max3 = vmaxq_f32(max3, s3_3);
+        const float32x4_t x3_3 = vsubq_f32(s3_3, ref3);
+        const float32x4_t p3_3 = vec_exp2(x3_3);
+        sum3 = vaddq_f32(sum3, p3_3);
+        vst1q_f32(scores + 16 * key + 60, p3_3);
         const size_t first_query4_0 = (key + 4) > query0 ? (key + 4) - query0 : 0;
         const uint32x4_t seen4_0 = lanes_from(first_query4_0);
         const float32x4_t s4_0 = vbslq_f32(seen4_0, c4_0, hidden);
@@ -861,14 +1015,26 @@ static void scores_masked_16(const float *restrict key_rows, float *restrict que
         const size_t first_query4_3 = (key + 4) > (query0 + 12) ? (key + 4) - (query0 + 12) : 0;
         const uint32x4_t seen4_3 = lanes_from(first_query4_3);
         const float32x4_t s4_3 = vbslq_f32(seen4_3, c4_3, hidden);
-        vst1q_f32(scores + 16 * key + 64, s4_0);
         max0 = vmaxq_f32(max0, s4_0);
-        vst1q_f32(scores + 16 * key + 68, s4_1);
+        const float32x4_t x4_0 = vsubq_f32(s4_0, ref0);
+        const float32x4_t p4_0 = vec_exp2(x4_0);
+        sum0 = vaddq_f32(sum0, p4_0);
+        vst1q_f32(scores + 16 * key + 64, p4_0);
         max1 = vmaxq_f32(max1, s4_1);
-        vst1q_f32(scores + 16 * key + 72, s4_2);
+        const float32x4_t x4_1 = vsubq_f32(s4_1, ref1);
+        const float32x4_t p4_1 = vec_exp2(x4_1);
+        sum1 = vaddq_f32(sum1, p4_1);
+        vst1q_f32(scores + 16 * key + 68, p4_1);
         max2 = vmaxq_f32(max2, s4_2);
-        vst1q_f32(scores + 16 * key + 76, s4_3);
+        const float32x4_t x4_2 = vsubq_f32(s4_2, ref2);
+        const float32x4_t p4_2 = vec_exp2(x4_2);
+        sum2 = vaddq_f32(sum2, p4_2);
+        vst1q_f32(scores + 16 * key + 72, p4_2);
         max3 = vmaxq_f32(max3, s4_3);
+        const float32x4_t x4_3 = vsubq_f32(s4_3, ref3);
+        const float32x4_t p4_3 = vec_exp2(x4_3);
+        sum3 = vaddq_f32(sum3, p4_3);
+        vst1q_f32(scores + 16 * key + 76, p4_3);
         const size_t first_query5_0 = (key + 5) > query0 ? (key + 5) - query0 : 0;
         const uint32x4_t seen5_0 = lanes_from(first_query5_0);
         const float32x4_t s5_0 = vbslq_f32(seen5_0, c5_0, hidden);
@@ -881,29 +1047,54 @@ static void scores_masked_16(const float *restrict key_rows, float *restrict que
         const size_t first_query5_3 = (key + 5) > (query0 + 12) ? (key + 5) - (query0 + 12) : 0;
         const uint32x4_t seen5_3 = lanes_from(first_query5_3);
         const float32x4_t s5_3 = vbslq_f32(seen5_3, c5_3, hidden);
-        vst1q_f32(scores + 16 * key + 80, s5_0);
         max0 = vmaxq_f32(max0, s5_0);
-        vst1q_f32(scores + 16 * key + 84, s5_1);
+        const float32x4_t x5_0 = vsubq_f32(s5_0, ref0);
+        const float32x4_t p5_0 = vec_exp2(x5_0);
+        sum0 = vaddq_f32(sum0, p5_0);
+        vst1q_f32(scores + 16 * key + 80, p5_0);
         max1 = vmaxq_f32(max1, s5_1);
-        vst1q_f32(scores + 16 * key + 88, s5_2);
+        const float32x4_t x5_1 = vsubq_f32(s5_1, ref1);
+        const float32x4_t p5_1 = vec_exp2(x5_1);
+        sum1 = vaddq_f32(sum1, p5_1);
+        vst1q_f32(scores + 16 * key + 84, p5_1);
         max2 = vmaxq_f32(max2, s5_2);
-        vst1q_f32(scores + 16 * key + 92, s5_3);
+        const float32x4_t x5_2 = vsubq_f32(s5_2, ref2);
+        const float32x4_t p5_2 = vec_exp2(x5_2);
+        sum2 = vaddq_f32(sum2, p5_2);
+        vst1q_f32(scores + 16 * key + 88, p5_2);
         max3 = vmaxq_f32(max3, s5_3);
+        const float32x4_t x5_3 = vsubq_f32(s5_3, ref3);
+        const float32x4_t p5_3 = vec_exp2(x5_3);
+        sum3 = vaddq_f32(sum3, p5_3);
+        vst1q_f32(scores + 16 * key + 92, p5_3);
     }
     vst1q_f32(maxima, max0);
+    vst1q_f32(sums, sum0);
     vst1q_f32(maxima + 4, max1);
+    vst1q_f32(sums + 4, sum1);
     vst1q_f32(maxima + 8, max2);
+    vst1q_f32(sums + 8, sum2);
     vst1q_f32(maxima + 12, max3);
+    vst1q_f32(sums + 12, sum3);
 }
 
-/* Logits of the last 2 keys, where some query sees them. */
+/* Weights of the last 2 keys, where some query sees them. */
 static void scores_rest_16(const float *restrict key_rows, float *restrict queries,
-    float *restrict scores, float *restrict maxima, size_t query0, size_t key_end)
+    float *restrict scores, float *restrict maxima, float *restrict references,
+    float *restrict sums, size_t query0, size_t key_end)
 {
+    const float32x4_t ref0 = vld1q_f32(references);
     float32x4_t max0 = vld1q_f32(maxima);
+    float32x4_t sum0 = vld1q_f32(sums);
+    const float32x4_t ref1 = vld1q_f32(references + 4);
     float32x4_t max1 = vld1q_f32(maxima + 4);
+    float32x4_t sum1 = vld1q_f32(sums + 4);
+    const float32x4_t ref2 = vld1q_f32(references + 8);
     float32x4_t max2 = vld1q_f32(maxima + 8);
+    float32x4_t sum2 = vld1q_f32(sums + 8);
+    const float32x4_t ref3 = vld1q_f32(references + 12);
     float32x4_t max3 = vld1q_f32(maxima + 12);
+    float32x4_t sum3 = vld1q_f32(sums + 12);
     const float32x4_t hidden = vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u));
     if (30 < key_end) {
         /* 2 keys x 16 queries, not all visible */
@@ -943,14 +1134,26 @@ static void scores_rest_16(const float *restrict key_rows, float *restrict queri
         const size_t first_query0_3 = 30 > (query0 + 12) ? 30 - (query0 + 12) : 0;
         const uint32x4_t seen0_3 = lanes_from(first_query0_3);
         const float32x4_t s0_3 = vbslq_f32(seen0_3, c0_3, hidden);
-        vst1q_f32(scores + 480, s0_0);
         max0 = vmaxq_f32(max0, s0_0);
-        vst1q_f32(scores + 484, s0_1);
+        const float32x4_t x0_0 = vsubq_f32(s0_0, ref0);
+        const float32x4_t p0_0 = vec_exp2(x0_0);
+        sum0 = vaddq_f32(sum0, p0_0);
+        vst1q_f32(scores + 480, p0_0);
         max1 = vmaxq_f32(max1, s0_1);
-        vst1q_f32(scores + 488, s0_2);
+        const float32x4_t x0_1 = vsubq_f32(s0_1, ref1);
+        const float32x4_t p0_1 = vec_exp2(x0_1);
+        sum1 = vaddq_f32(sum1, p0_1);
+        vst1q_f32(scores + 484, p0_1);
         max2 = vmaxq_f32(max2, s0_2);
-        vst1q_f32(scores + 492, s0_3);
+        const float32x4_t x0_2 = vsubq_f32(s0_2, ref2);
+        const float32x4_t p0_2 = vec_exp2(x0_2);
+        sum2 = vaddq_f32(sum2, p0_2);
+        vst1q_f32(scores + 488, p0_2);
         max3 = vmaxq_f32(max3, s0_3);
+        const float32x4_t x0_3 = vsubq_f32(s0_3, ref3);
+        const float32x4_t p0_3 = vec_exp2(x0_3);
+        sum3 = vaddq_f32(sum3, p0_3);
+        vst1q_f32(scores + 492, p0_3);
         const size_t first_query1_0 = 31 > query0 ? 31 - query0 : 0;
         const uint32x4_t seen1_0 = lanes_from(first_query1_0);
         const float32x4_t s1_0 = vbslq_f32(seen1_0, c1_0, hidden);
@@ -963,95 +1166,112 @@ static void scores_rest_16(const float *restrict key_rows, float *restrict queri
         const size_t first_query1_3 = 31 > (query0 + 12) ? 31 - (query0 + 12) : 0;
         const uint32x4_t seen1_3 = lanes_from(first_query1_3);
         const float32x4_t s1_3 = vbslq_f32(seen1_3, c1_3, hidden);
-        vst1q_f32(scores + 496, s1_0);
         max0 = vmaxq_f32(max0, s1_0);
-        vst1q_f32(scores + 500, s1_1);
+        const float32x4_t x1_0 = vsubq_f32(s1_0, ref0);
+        const float32x4_t p1_0 = vec_exp2(x1_0);
+        sum0 = vaddq_f32(sum0, p1_0);
+        vst1q_f32(scores + 496, p1_0);
         max1 = vmaxq_f32(max1, s1_1);
-        vst1q_f32(scores + 504, s1_2);
+        const float32x4_t x1_1 = vsubq_f32(s1_1, ref1);
+        const float32x4_t p1_1 = vec_exp2(x1_1);
+        sum1 = vaddq_f32(sum1, p1_1);
+        vst1q_f32(scores + 500, p1_1);
         max2 = vmaxq_f32(max2, s1_2);
-        vst1q_f32(scores + 508, s1_3);
+        const float32x4_t x1_2 = vsubq_f32(s1_2, ref2);
+        const float32x4_t p1_2 = vec_exp2(x1_2);
+        sum2 = vaddq_f32(sum2, p1_2);
+        vst1q_f32(scores + 504, p1_2);
         max3 = vmaxq_f32(max3, s1_3);
+        const float32x4_t x1_3 = vsubq_f32(s1_3, ref3);
+        const float32x4_t p1_3 = vec_exp2(x1_3);
+        sum3 = vaddq_f32(sum3, p1_3);
+        vst1q_f32(scores + 508, p1_3);
     }
     vst1q_f32(maxima, max0);
+    vst1q_f32(sums, sum0);
     vst1q_f32(maxima + 4, max1);
+    vst1q_f32(sums + 4, sum1);
     vst1q_f32(maxima + 8, max2);
+    vst1q_f32(sums + 8, sum2);
     vst1q_f32(maxima + 12, max3);
+    vst1q_f32(sums + 12, sum3);
 }
 
-/* Reference of each query: its maximum, rounded up to a whole number. */
-static void finish_maxima_16(float *restrict maxima)
+/* References out of reach move to their maximum, rounded up. */
+static void move_references_16(float *restrict maxima, float *restrict references,
+    float *restrict sums)
 {
+    const float32x4_t middle = vdupq_n_f32(8.0f);
+    const float32x4_t reach = vdupq_n_f32(576.0f);
+    const float32x4_t none = vdupq_n_f32(0.0f);
+    const float32x4_t ref0 = vld1q_f32(references);
     const float32x4_t max0 = vld1q_f32(maxima);
-    const float32x4_t whole0 = vrndpq_f32(max0);
     const uint32x4_t seen0 = vmvnq_u32(vceqq_f32(max0,
         vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u))));
-    const float32x4_t nothing0 = vdupq_n_f32(0.0f);
-    const float32x4_t reference0 = vbslq_f32(seen0, whole0, nothing0);
-    vst1q_f32(maxima, reference0);
+    const float32x4_t reached0 = vbslq_f32(seen0, max0, ref0);
+    const float32x4_t above0 = vsubq_f32(reached0, ref0);
+    const float32x4_t off0 = vsubq_f32(above0, middle);
+    const float32x4_t square0 = vmulq_f32(off0, off0);
+    const uint32x4_t far0 = vcgtq_f32(square0, reach);
+    const float32x4_t whole0 = vrndpq_f32(max0);
+    const float32x4_t new0 = vbslq_f32(far0, whole0, ref0);
+    vst1q_f32(references, new0);
+    vst1q_f32(sums, none);
+    const float32x4_t ref1 = vld1q_f32(references + 4);
     const float32x4_t max1 = vld1q_f32(maxima + 4);
-    const float32x4_t whole1 = vrndpq_f32(max1);
     const uint32x4_t seen1 = vmvnq_u32(vceqq_f32(max1,
         vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u))));
-    const float32x4_t nothing1 = vdupq_n_f32(0.0f);
-    const float32x4_t reference1 = vbslq_f32(seen1, whole1, nothing1);
-    vst1q_f32(maxima + 4, reference1);
+    const float32x4_t reached1 = vbslq_f32(seen1, max1, ref1);
+    const float32x4_t above1 = vsubq_f32(reached1, ref1);
+    const float32x4_t off1 = vsubq_f32(above1, middle);
+    const float32x4_t square1 = vmulq_f32(off1, off1);
+    const uint32x4_t far1 = vcgtq_f32(square1, reach);
+    const float32x4_t whole1 = vrndpq_f32(max1);
+    const float32x4_t new1 = vbslq_f32(far1, whole1, ref1);
+    vst1q_f32(references + 4, new1);
+    vst1q_f32(sums + 4, none);
+    const float32x4_t ref2 = vld1q_f32(references + 8);
     const float32x4_t max2 = vld1q_f32(maxima + 8);
-    const float32x4_t whole2 = vrndpq_f32(max2);
     const uint32x4_t seen2 = vmvnq_u32(vceqq_f32(max2,
         vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u))));
-    const float32x4_t nothing2 = vdupq_n_f32(0.0f);
-    const float32x4_t reference2 = vbslq_f32(seen2, whole2, nothing2);
-    vst1q_f32(maxima + 8, reference2);
+    const float32x4_t reached2 = vbslq_f32(seen2, max2, ref2);
+    const float32x4_t above2 = vsubq_f32(reached2, ref2);
+    const float32x4_t off2 = vsubq_f32(above2, middle);
+    const float32x4_t square2 = vmulq_f32(off2, off2);
+    const uint32x4_t far2 = vcgtq_f32(square2, reach);
+    const float32x4_t whole2 = vrndpq_f32(max2);
+    const float32x4_t new2 = vbslq_f32(far2, whole2, ref2);
+    vst1q_f32(references + 8, new2);
+    vst1q_f32(sums + 8, none);
+    const float32x4_t ref3 = vld1q_f32(references + 12);
     const float32x4_t max3 = vld1q_f32(maxima + 12);
-    const float32x4_t whole3 = vrndpq_f32(max3);
     const uint32x4_t seen3 = vmvnq_u32(vceqq_f32(max3,
         vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u))));
-    const float32x4_t nothing3 = vdupq_n_f32(0.0f);
-    const float32x4_t reference3 = vbslq_f32(seen3, whole3, nothing3);
-    vst1q_f32(maxima + 12, reference3);
+    const float32x4_t reached3 = vbslq_f32(seen3, max3, ref3);
+    const float32x4_t above3 = vsubq_f32(reached3, ref3);
+    const float32x4_t off3 = vsubq_f32(above3, middle);
+    const float32x4_t square3 = vmulq_f32(off3, off3);
+    const uint32x4_t far3 = vcgtq_f32(square3, reach);
+    const float32x4_t whole3 = vrndpq_f32(max3);
+    const float32x4_t new3 = vbslq_f32(far3, whole3, ref3);
+    vst1q_f32(references + 12, new3);
+    vst1q_f32(sums + 12, none);
 }
 
-/* exp of the logits of 16 queries, in place, and 1 / sum of each. */
-static void softmax_16(float *restrict scores, float *restrict maxima, float *restrict inverse_sums,
-    size_t key_end)
+/* 1 / sum of each query's weights. */
+static void invert_sums_16(float *restrict sums, float *restrict inverse_sums)
 {
-    const float32x4_t max0 = vld1q_f32(maxima);
-    float32x4_t sum0 = vdupq_n_f32(0.0f);
-    const float32x4_t max1 = vld1q_f32(maxima + 4);
-    float32x4_t sum1 = vdupq_n_f32(0.0f);
-    const float32x4_t max2 = vld1q_f32(maxima + 8);
-    float32x4_t sum2 = vdupq_n_f32(0.0f);
-    const float32x4_t max3 = vld1q_f32(maxima + 12);
-    float32x4_t sum3 = vdupq_n_f32(0.0f);
-    for (size_t key = 0; key < key_end; key++) {
-        const float32x4_t s0 = vld1q_f32(scores + 16 * key);
-        const float32x4_t x0 = vsubq_f32(s0, max0);
-        const float32x4_t p0 = vec_exp2(x0);
-        sum0 = vaddq_f32(sum0, p0);
-        vst1q_f32(scores + 16 * key, p0);
-        const float32x4_t s1 = vld1q_f32(scores + 16 * key + 4);
-        const float32x4_t x1 = vsubq_f32(s1, max1);
-        const float32x4_t p1 = vec_exp2(x1);
-        sum1 = vaddq_f32(sum1, p1);
-        vst1q_f32(scores + 16 * key + 4, p1);
-        const float32x4_t s2 = vld1q_f32(scores + 16 * key + 8);
-        const float32x4_t x2 = vsubq_f32(s2, max2);
-        const float32x4_t p2 = vec_exp2(x2);
-        sum2 = vaddq_f32(sum2, p2);
-        vst1q_f32(scores + 16 * key + 8, p2);
-        const float32x4_t s3 = vld1q_f32(scores + 16 * key + 12);
-        const float32x4_t x3 = vsubq_f32(s3, max3);
-        const float32x4_t p3 = vec_exp2(x3);
-        sum3 = vaddq_f32(sum3, p3);
-        vst1q_f32(scores + 16 * key + 12, p3);
-    }
     const float32x4_t one = vdupq_n_f32(1.0f);
+    const float32x4_t sum0 = vld1q_f32(sums);
     const float32x4_t inverse0 = vdivq_f32(one, sum0);
     vst1q_f32(inverse_sums, inverse0);
+    const float32x4_t sum1 = vld1q_f32(sums + 4);
     const float32x4_t inverse1 = vdivq_f32(one, sum1);
     vst1q_f32(inverse_sums + 4, inverse1);
+    const float32x4_t sum2 = vld1q_f32(sums + 8);
     const float32x4_t inverse2 = vdivq_f32(one, sum2);
     vst1q_f32(inverse_sums + 8, inverse2);
+    const float32x4_t sum3 = vld1q_f32(sums + 12);
     const float32x4_t inverse3 = vdivq_f32(one, sum3);
     vst1q_f32(inverse_sums + 12, inverse3);
 }
@@ -1397,16 +1617,66 @@ static void attend_16(const float *restrict query_rows, const float *restrict ke
     float *queries = scratch;
     float *scores = scratch + 256;
     float *maxima = scratch + 768;
-    float *inverse_sums = scratch + 784;
+    float *references = scratch + 784;
+    float *sums = scratch + 800;
+    float *inverse_sums = scratch + 816;
     const size_t key_full = (query0 + 1) < 32 ? (query0 + 1) : 32;
     const size_t key_end = (query0 + 16) < 32 ? (query0 + 16) : 32;
     gather_queries_16(query_rows, queries);
-    start_maxima_16(maxima);
-    scores_open_16(key_rows, queries, scores, maxima, key_full);
-    scores_masked_16(key_rows, queries, scores, maxima, query0, key_full, key_end);
-    scores_rest_16(key_rows, queries, scores, maxima, query0, key_end);
-    finish_maxima_16(maxima);
-    softmax_16(scores, maxima, inverse_sums, key_end);
+    start_softmax_16(maxima, references, sums);
+    scores_open_16(key_rows, queries, scores, maxima, references, sums, key_full);
+    scores_masked_16(key_rows, queries, scores, maxima, references, sums, query0, key_full,
+        key_end);
+    scores_rest_16(key_rows, queries, scores, maxima, references, sums, query0, key_end);
+    const float32x4_t middle = vdupq_n_f32(8.0f);
+    const float32x4_t reach = vdupq_n_f32(576.0f);
+    const float32x4_t ref0 = vld1q_f32(references);
+    const float32x4_t max0 = vld1q_f32(maxima);
+    const uint32x4_t seen0 = vmvnq_u32(vceqq_f32(max0,
+        vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u))));
+    const float32x4_t reached0 = vbslq_f32(seen0, max0, ref0);
+    const float32x4_t above0 = vsubq_f32(reached0, ref0);
+    const float32x4_t off0 = vsubq_f32(above0, middle);
+    const float32x4_t square0 = vmulq_f32(off0, off0);
+    const int far0 = (vmaxvq_u32(vcgtq_f32(square0, reach)) != 0);
+    const float32x4_t ref1 = vld1q_f32(references + 4);
+    const float32x4_t max1 = vld1q_f32(maxima + 4);
+    const uint32x4_t seen1 = vmvnq_u32(vceqq_f32(max1,
+        vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u))));
+    const float32x4_t reached1 = vbslq_f32(seen1, max1, ref1);
+    const float32x4_t above1 = vsubq_f32(reached1, ref1);
+    const float32x4_t off1 = vsubq_f32(above1, middle);
+    const float32x4_t square1 = vmulq_f32(off1, off1);
+    const int far1 = (vmaxvq_u32(vcgtq_f32(square1, reach)) != 0);
+    const int any_far1 = far0 | far1;
+    const float32x4_t ref2 = vld1q_f32(references + 8);
+    const float32x4_t max2 = vld1q_f32(maxima + 8);
+    const uint32x4_t seen2 = vmvnq_u32(vceqq_f32(max2,
+        vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u))));
+    const float32x4_t reached2 = vbslq_f32(seen2, max2, ref2);
+    const float32x4_t above2 = vsubq_f32(reached2, ref2);
+    const float32x4_t off2 = vsubq_f32(above2, middle);
+    const float32x4_t square2 = vmulq_f32(off2, off2);
+    const int far2 = (vmaxvq_u32(vcgtq_f32(square2, reach)) != 0);
+    const int any_far2 = any_far1 | far2;
+    const float32x4_t ref3 = vld1q_f32(references + 12);
+    const float32x4_t max3 = vld1q_f32(maxima + 12);
+    const uint32x4_t seen3 = vmvnq_u32(vceqq_f32(max3,
+        vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u))));
+    const float32x4_t reached3 = vbslq_f32(seen3, max3, ref3);
+    const float32x4_t above3 = vsubq_f32(reached3, ref3);
+    const float32x4_t off3 = vsubq_f32(above3, middle);
+    const float32x4_t square3 = vmulq_f32(off3, off3);
+    const int far3 = (vmaxvq_u32(vcgtq_f32(square3, reach)) != 0);
+    const int any_far3 = any_far2 | far3;
+    if (any_far3) {
+        move_references_16(maxima, references, sums);
+        scores_open_16(key_rows, queries, scores, maxima, references, sums, key_full);
+        scores_masked_16(key_rows, queries, scores, maxima, references, sums, query0, key_full,
+            key_end);
+        scores_rest_16(key_rows, queries, scores, maxima, references, sums, query0, key_end);
+    }
+    invert_sums_16(sums, inverse_sums);
     write_weights_16(weight_rows, scores, inverse_sums, query0, key_end);
     context_16_6x4(value_rows, out_rows, scores, inverse_sums, query0);
     context_16_5x4(value_rows, out_rows, scores, inverse_sums, query0);
@@ -1421,7 +1691,7 @@ static void phase_attention(const attn_args *restrict args, float *restrict work
     float *ws_k = workspace + 2048;
     float *ws_v = workspace + 4096;
     float *ws_heads = workspace + 6144;
-    float *scratch = workspace + 800 * part + 8192;
+    float *scratch = workspace + 832 * part + 8192;
     {
         const size_t first = 8 * part / parts;
         const size_t last = 8 * (part + 1) / parts;

@@ -141,8 +141,8 @@ extern "C" {
 /* Bytes of the packed weights (0: none needed), of the workspace of one part and of every further
  * part; alignment of both; phases of grouped_sdpa_scalar_forward_part. */
 #define GROUPED_SDPA_SCALAR_PACKED_BYTES 0
-#define GROUPED_SDPA_SCALAR_WORKSPACE_BYTES 448
-#define GROUPED_SDPA_SCALAR_PART_BYTES 448
+#define GROUPED_SDPA_SCALAR_WORKSPACE_BYTES 576
+#define GROUPED_SDPA_SCALAR_PART_BYTES 576
 #define GROUPED_SDPA_SCALAR_ALIGNMENT 64
 #define GROUPED_SDPA_SCALAR_PHASES 1
 
@@ -167,8 +167,8 @@ size_t grouped_sdpa_scalar_workspace_bytes(size_t parts);
 /* Bytes of the packed weights (0: none needed), of the workspace of one part and of every further
  * part; alignment of both; phases of grouped_sdpa_avx2_forward_part. */
 #define GROUPED_SDPA_AVX2_PACKED_BYTES 0
-#define GROUPED_SDPA_AVX2_WORKSPACE_BYTES 1408
-#define GROUPED_SDPA_AVX2_PART_BYTES 1408
+#define GROUPED_SDPA_AVX2_WORKSPACE_BYTES 1536
+#define GROUPED_SDPA_AVX2_PART_BYTES 1536
 #define GROUPED_SDPA_AVX2_ALIGNMENT 64
 #define GROUPED_SDPA_AVX2_PHASES 1
 

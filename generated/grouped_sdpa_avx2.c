@@ -35,14 +35,16 @@
  *     the head
  *   attention: 1 block of 8 queries (1 vectors), context row tiles 2x4
  *   scores: key tiles 2x12, k unrolled by 16
- *   softmax: whole rows, whole-number maximum, base 2, exact
+ *   softmax: in the score tiles, whole rows, base 2, exact
  *   context: tile 4x2, k unrolled by 24, rows with NaN computed again from allowed keys
  *   matmul flops: projections 0, core 49152; at least 2457 cycles
- *   bytes: packed 0, workspace 1408 (1408 more a part), stack under 8192, code about 17920
+ *   bytes: packed 0, workspace 1536 (1536 more a part), stack under 8192, code about 17920
  *   workspace of a part + 0: queries, query block, transposed: [head_dim][queries]
- *   workspace of a part + 128: scores, logits, then weights before division: [kv_len][queries]
- *   workspace of a part + 320: maxima, reference maximum of each query
- *   workspace of a part + 336: inverse_sums, 1 / sum of weights of each query
+ *   workspace of a part + 128: scores, weights before division: [keys][queries]
+ *   workspace of a part + 320: maxima, largest logit so far of each query
+ *   workspace of a part + 336: references, reference of each query
+ *   workspace of a part + 352: sums, sum of weights of each query
+ *   workspace of a part + 368: inverse_sums, 1 / sum of weights of each query
  */
 #include <immintrin.h>
 #include <stddef.h>
@@ -96,11 +98,11 @@ static inline void transpose_block(const float *src, size_t src_stride, float *d
     _mm256_storeu_ps(dst + 7 * dst_stride, _mm256_permute2f128_ps(c3, c7, 0x31));
 }
 
-/* 2^x for x <= 0, 0 below -126 (no denormals), NaN stays NaN. Round to nearest by adding 1.5 * 2^23
- * (its low bits then hold the exponent plus its bias), polynomial on [-1/2, 1/2]. */
+/* 2^(x + 16) for x <= 64, 0 below -142 (no denormals), NaN stays NaN. Round to nearest by adding
+ * 1.5 * 2^23 + 143 (the low bits then hold exponent plus bias), polynomial on [-1/2, 1/2]. */
 static inline __m256 vec_exp2(__m256 x)
 {
-    const __m256 magic = _mm256_set1_ps(0x1.8000fep23f);
+    const __m256 magic = _mm256_set1_ps(0x1.80011ep23f);
     const __m256 biased = _mm256_add_ps(x, magic);
     const __m256 r = _mm256_sub_ps(x, _mm256_sub_ps(biased, magic));
     const __m256 power = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(biased), 23));
@@ -110,7 +112,7 @@ static inline __m256 vec_exp2(__m256 x)
     p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.ebf9c2p-3f));
     p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.62e42ap-1f));
     p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1p+0f));
-    return _mm256_andnot_ps(_mm256_cmp_ps(x, _mm256_set1_ps(-126.0f), _CMP_LT_OQ),
+    return _mm256_andnot_ps(_mm256_cmp_ps(x, _mm256_set1_ps(-142.0f), _CMP_LT_OQ),
                             _mm256_mul_ps(p, power));
 }
 
@@ -210,18 +212,24 @@ static void gather_queries_8(const float *restrict query_rows, float *restrict q
     }
 }
 
-/* No key seen yet. */
-static void start_maxima_8(float *restrict maxima)
+/* No key seen yet; every reference is 0. */
+static void start_softmax_8(float *restrict maxima, float *restrict references,
+    float *restrict sums)
 {
     const __m256 nothing = _mm256_castsi256_ps(_mm256_set1_epi32((int)0xff800000u));
+    const __m256 none = _mm256_setzero_ps();
     _mm256_storeu_ps(maxima, nothing);
+    _mm256_storeu_ps(references, none);
+    _mm256_storeu_ps(sums, none);
 }
 
 /* Piece 1 of scores_12keys_8. */
 PIECE void scores_12keys_8_piece1(const float *restrict key_rows, const uint8_t *key_keep,
-    float *restrict queries, float *restrict scores, __m256 *max0_at, __m256 hidden)
+    float *restrict queries, float *restrict scores, __m256 ref0, __m256 *max0_at, __m256 *sum0_at,
+    __m256 hidden)
 {
     __m256 max0 = *max0_at;
+    __m256 sum0 = *sum0_at;
     {
         /* 12 keys x 8 queries */
         __m256 c0_0 = _mm256_setzero_ps();
@@ -671,73 +679,111 @@ PIECE void scores_12keys_8_piece1(const float *restrict key_rows, const uint8_t 
         const int kept0 = key_keep[0] != 0;
         const __m256 row0 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept0)));
         const __m256 s0_0 = _mm256_blendv_ps(hidden, c0_0, row0);
-        _mm256_storeu_ps(scores, s0_0);
         max0 = _mm256_max_ps(max0, s0_0);
+        const __m256 x0_0 = _mm256_sub_ps(s0_0, ref0);
+        const __m256 p0_0 = vec_exp2(x0_0);
+        sum0 = _mm256_add_ps(sum0, p0_0);
+        _mm256_storeu_ps(scores, p0_0);
         const int kept1 = key_keep[1] != 0;
         const __m256 row1 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept1)));
         const __m256 s1_0 = _mm256_blendv_ps(hidden, c1_0, row1);
-        _mm256_storeu_ps(scores + 8, s1_0);
         max0 = _mm256_max_ps(max0, s1_0);
+        const __m256 x1_0 = _mm256_sub_ps(s1_0, ref0);
+        const __m256 p1_0 = vec_exp2(x1_0);
+        sum0 = _mm256_add_ps(sum0, p1_0);
+        _mm256_storeu_ps(scores + 8, p1_0);
         const int kept2 = key_keep[2] != 0;
         const __m256 row2 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept2)));
         const __m256 s2_0 = _mm256_blendv_ps(hidden, c2_0, row2);
-        _mm256_storeu_ps(scores + 16, s2_0);
         max0 = _mm256_max_ps(max0, s2_0);
+        const __m256 x2_0 = _mm256_sub_ps(s2_0, ref0);
+        const __m256 p2_0 = vec_exp2(x2_0);
+        sum0 = _mm256_add_ps(sum0, p2_0);
+        _mm256_storeu_ps(scores + 16, p2_0);
         const int kept3 = key_keep[3] != 0;
         const __m256 row3 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept3)));
         const __m256 s3_0 = _mm256_blendv_ps(hidden, c3_0, row3);
-        _mm256_storeu_ps(scores + 24, s3_0);
         max0 = _mm256_max_ps(max0, s3_0);
+        const __m256 x3_0 = _mm256_sub_ps(s3_0, ref0);
+        const __m256 p3_0 = vec_exp2(x3_0);
+        sum0 = _mm256_add_ps(sum0, p3_0);
+        _mm256_storeu_ps(scores + 24, p3_0);
         const int kept4 = key_keep[4] != 0;
         const __m256 row4 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept4)));
         const __m256 s4_0 = _mm256_blendv_ps(hidden, c4_0, row4);
-        _mm256_storeu_ps(scores + 32, s4_0);
         max0 = _mm256_max_ps(max0, s4_0);
+        const __m256 x4_0 = _mm256_sub_ps(s4_0, ref0);
+        const __m256 p4_0 = vec_exp2(x4_0);
+        sum0 = _mm256_add_ps(sum0, p4_0);
+        _mm256_storeu_ps(scores + 32, p4_0);
         const int kept5 = key_keep[5] != 0;
         const __m256 row5 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept5)));
         const __m256 s5_0 = _mm256_blendv_ps(hidden, c5_0, row5);
-        _mm256_storeu_ps(scores + 40, s5_0);
         max0 = _mm256_max_ps(max0, s5_0);
+        const __m256 x5_0 = _mm256_sub_ps(s5_0, ref0);
+        const __m256 p5_0 = vec_exp2(x5_0);
+        sum0 = _mm256_add_ps(sum0, p5_0);
+        _mm256_storeu_ps(scores + 40, p5_0);
         const int kept6 = key_keep[6] != 0;
         const __m256 row6 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept6)));
         const __m256 s6_0 = _mm256_blendv_ps(hidden, c6_0, row6);
-        _mm256_storeu_ps(scores + 48, s6_0);
         max0 = _mm256_max_ps(max0, s6_0);
+        const __m256 x6_0 = _mm256_sub_ps(s6_0, ref0);
+        const __m256 p6_0 = vec_exp2(x6_0);
+        sum0 = _mm256_add_ps(sum0, p6_0);
+        _mm256_storeu_ps(scores + 48, p6_0);
         const int kept7 = key_keep[7] != 0;
         const __m256 row7 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept7)));
         const __m256 s7_0 = _mm256_blendv_ps(hidden, c7_0, row7);
-        _mm256_storeu_ps(scores + 56, s7_0);
         max0 = _mm256_max_ps(max0, s7_0);
+        const __m256 x7_0 = _mm256_sub_ps(s7_0, ref0);
+        const __m256 p7_0 = vec_exp2(x7_0);
+        sum0 = _mm256_add_ps(sum0, p7_0);
+        _mm256_storeu_ps(scores + 56, p7_0);
         const int kept8 = key_keep[8] != 0;
         const __m256 row8 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept8)));
         const __m256 s8_0 = _mm256_blendv_ps(hidden, c8_0, row8);
-        _mm256_storeu_ps(scores + 64, s8_0);
         max0 = _mm256_max_ps(max0, s8_0);
+        const __m256 x8_0 = _mm256_sub_ps(s8_0, ref0);
+        const __m256 p8_0 = vec_exp2(x8_0);
+        sum0 = _mm256_add_ps(sum0, p8_0);
+        _mm256_storeu_ps(scores + 64, p8_0);
         const int kept9 = key_keep[9] != 0;
         const __m256 row9 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept9)));
         const __m256 s9_0 = _mm256_blendv_ps(hidden, c9_0, row9);
-        _mm256_storeu_ps(scores + 72, s9_0);
         max0 = _mm256_max_ps(max0, s9_0);
+        const __m256 x9_0 = _mm256_sub_ps(s9_0, ref0);
+        const __m256 p9_0 = vec_exp2(x9_0);
+        sum0 = _mm256_add_ps(sum0, p9_0);
+        _mm256_storeu_ps(scores + 72, p9_0);
         const int kept10 = key_keep[10] != 0;
         const __m256 row10 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept10)));
         const __m256 s10_0 = _mm256_blendv_ps(hidden, c10_0, row10);
-        _mm256_storeu_ps(scores + 80, s10_0);
         max0 = _mm256_max_ps(max0, s10_0);
+        const __m256 x10_0 = _mm256_sub_ps(s10_0, ref0);
+        const __m256 p10_0 = vec_exp2(x10_0);
+        sum0 = _mm256_add_ps(sum0, p10_0);
+        _mm256_storeu_ps(scores + 80, p10_0);
         const int kept11 = key_keep[11] != 0;
         const __m256 row11 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept11)));
         const __m256 s11_0 = _mm256_blendv_ps(hidden, c11_0, row11);
-        _mm256_storeu_ps(scores + 88, s11_0);
         max0 = _mm256_max_ps(max0, s11_0);
+        const __m256 x11_0 = _mm256_sub_ps(s11_0, ref0);
+        const __m256 p11_0 = vec_exp2(x11_0);
+        sum0 = _mm256_add_ps(sum0, p11_0);
+        _mm256_storeu_ps(scores + 88, p11_0);
     }
     *max0_at = max0;
+    *sum0_at = sum0;
 }
 
 /* Piece 2 of scores_12keys_8. */
 PIECE void scores_12keys_8_piece2(const float *restrict key_rows, const uint8_t *key_keep,
-    float *restrict queries, float *restrict scores, float *restrict maxima, __m256 *max0_at,
-    __m256 hidden)
+    float *restrict queries, float *restrict scores, float *restrict maxima, float *restrict sums,
+    __m256 ref0, __m256 *max0_at, __m256 *sum0_at, __m256 hidden)
 {
     __m256 max0 = *max0_at;
+    __m256 sum0 = *sum0_at;
     {
         /* 12 keys x 8 queries */
         __m256 c0_0 = _mm256_setzero_ps();
@@ -1187,264 +1233,147 @@ PIECE void scores_12keys_8_piece2(const float *restrict key_rows, const uint8_t 
         const int kept0 = key_keep[12] != 0;
         const __m256 row0 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept0)));
         const __m256 s0_0 = _mm256_blendv_ps(hidden, c0_0, row0);
-        _mm256_storeu_ps(scores + 96, s0_0);
         max0 = _mm256_max_ps(max0, s0_0);
+        const __m256 x0_0 = _mm256_sub_ps(s0_0, ref0);
+        const __m256 p0_0 = vec_exp2(x0_0);
+        sum0 = _mm256_add_ps(sum0, p0_0);
+        _mm256_storeu_ps(scores + 96, p0_0);
         const int kept1 = key_keep[13] != 0;
         const __m256 row1 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept1)));
         const __m256 s1_0 = _mm256_blendv_ps(hidden, c1_0, row1);
-        _mm256_storeu_ps(scores + 104, s1_0);
         max0 = _mm256_max_ps(max0, s1_0);
+        const __m256 x1_0 = _mm256_sub_ps(s1_0, ref0);
+        const __m256 p1_0 = vec_exp2(x1_0);
+        sum0 = _mm256_add_ps(sum0, p1_0);
+        _mm256_storeu_ps(scores + 104, p1_0);
         const int kept2 = key_keep[14] != 0;
         const __m256 row2 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept2)));
         const __m256 s2_0 = _mm256_blendv_ps(hidden, c2_0, row2);
-        _mm256_storeu_ps(scores + 112, s2_0);
         max0 = _mm256_max_ps(max0, s2_0);
+        const __m256 x2_0 = _mm256_sub_ps(s2_0, ref0);
+        const __m256 p2_0 = vec_exp2(x2_0);
+        sum0 = _mm256_add_ps(sum0, p2_0);
+        _mm256_storeu_ps(scores + 112, p2_0);
         const int kept3 = key_keep[15] != 0;
         const __m256 row3 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept3)));
         const __m256 s3_0 = _mm256_blendv_ps(hidden, c3_0, row3);
-        _mm256_storeu_ps(scores + 120, s3_0);
         max0 = _mm256_max_ps(max0, s3_0);
+        const __m256 x3_0 = _mm256_sub_ps(s3_0, ref0);
+        const __m256 p3_0 = vec_exp2(x3_0);
+        sum0 = _mm256_add_ps(sum0, p3_0);
+        _mm256_storeu_ps(scores + 120, p3_0);
         const int kept4 = key_keep[16] != 0;
         const __m256 row4 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept4)));
         const __m256 s4_0 = _mm256_blendv_ps(hidden, c4_0, row4);
-        _mm256_storeu_ps(scores + 128, s4_0);
         max0 = _mm256_max_ps(max0, s4_0);
+        const __m256 x4_0 = _mm256_sub_ps(s4_0, ref0);
+        const __m256 p4_0 = vec_exp2(x4_0);
+        sum0 = _mm256_add_ps(sum0, p4_0);
+        _mm256_storeu_ps(scores + 128, p4_0);
         const int kept5 = key_keep[17] != 0;
         const __m256 row5 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept5)));
         const __m256 s5_0 = _mm256_blendv_ps(hidden, c5_0, row5);
-        _mm256_storeu_ps(scores + 136, s5_0);
         max0 = _mm256_max_ps(max0, s5_0);
+        const __m256 x5_0 = _mm256_sub_ps(s5_0, ref0);
+        const __m256 p5_0 = vec_exp2(x5_0);
+        sum0 = _mm256_add_ps(sum0, p5_0);
+        _mm256_storeu_ps(scores + 136, p5_0);
         const int kept6 = key_keep[18] != 0;
         const __m256 row6 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept6)));
         const __m256 s6_0 = _mm256_blendv_ps(hidden, c6_0, row6);
-        _mm256_storeu_ps(scores + 144, s6_0);
         max0 = _mm256_max_ps(max0, s6_0);
+        const __m256 x6_0 = _mm256_sub_ps(s6_0, ref0);
+        const __m256 p6_0 = vec_exp2(x6_0);
+        sum0 = _mm256_add_ps(sum0, p6_0);
+        _mm256_storeu_ps(scores + 144, p6_0);
         const int kept7 = key_keep[19] != 0;
         const __m256 row7 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept7)));
         const __m256 s7_0 = _mm256_blendv_ps(hidden, c7_0, row7);
-        _mm256_storeu_ps(scores + 152, s7_0);
         max0 = _mm256_max_ps(max0, s7_0);
+        const __m256 x7_0 = _mm256_sub_ps(s7_0, ref0);
+        const __m256 p7_0 = vec_exp2(x7_0);
+        sum0 = _mm256_add_ps(sum0, p7_0);
+        _mm256_storeu_ps(scores + 152, p7_0);
         const int kept8 = key_keep[20] != 0;
         const __m256 row8 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept8)));
         const __m256 s8_0 = _mm256_blendv_ps(hidden, c8_0, row8);
-        _mm256_storeu_ps(scores + 160, s8_0);
         max0 = _mm256_max_ps(max0, s8_0);
+        const __m256 x8_0 = _mm256_sub_ps(s8_0, ref0);
+        const __m256 p8_0 = vec_exp2(x8_0);
+        sum0 = _mm256_add_ps(sum0, p8_0);
+        _mm256_storeu_ps(scores + 160, p8_0);
         const int kept9 = key_keep[21] != 0;
         const __m256 row9 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept9)));
         const __m256 s9_0 = _mm256_blendv_ps(hidden, c9_0, row9);
-        _mm256_storeu_ps(scores + 168, s9_0);
         max0 = _mm256_max_ps(max0, s9_0);
+        const __m256 x9_0 = _mm256_sub_ps(s9_0, ref0);
+        const __m256 p9_0 = vec_exp2(x9_0);
+        sum0 = _mm256_add_ps(sum0, p9_0);
+        _mm256_storeu_ps(scores + 168, p9_0);
         const int kept10 = key_keep[22] != 0;
         const __m256 row10 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept10)));
         const __m256 s10_0 = _mm256_blendv_ps(hidden, c10_0, row10);
-        _mm256_storeu_ps(scores + 176, s10_0);
         max0 = _mm256_max_ps(max0, s10_0);
+        const __m256 x10_0 = _mm256_sub_ps(s10_0, ref0);
+        const __m256 p10_0 = vec_exp2(x10_0);
+        sum0 = _mm256_add_ps(sum0, p10_0);
+        _mm256_storeu_ps(scores + 176, p10_0);
         const int kept11 = key_keep[23] != 0;
         const __m256 row11 = _mm256_castsi256_ps(_mm256_set1_epi32(-(kept11)));
         const __m256 s11_0 = _mm256_blendv_ps(hidden, c11_0, row11);
-        _mm256_storeu_ps(scores + 184, s11_0);
         max0 = _mm256_max_ps(max0, s11_0);
+        const __m256 x11_0 = _mm256_sub_ps(s11_0, ref0);
+        const __m256 p11_0 = vec_exp2(x11_0);
+        sum0 = _mm256_add_ps(sum0, p11_0);
+        _mm256_storeu_ps(scores + 184, p11_0);
     }
     _mm256_storeu_ps(maxima, max0);
+    _mm256_storeu_ps(sums, sum0);
     *max0_at = max0;
+    *sum0_at = sum0;
 }
 
-/* Logits of keys from 0 on, in tiles of 12. */
+/* Weights of keys from 0 on, in tiles of 12. */
 static void scores_12keys_8(const float *restrict key_rows, const uint8_t *key_keep,
-    float *restrict queries, float *restrict scores, float *restrict maxima)
+    float *restrict queries, float *restrict scores, float *restrict maxima,
+    float *restrict references, float *restrict sums)
 {
+    const __m256 ref0 = _mm256_loadu_ps(references);
     __m256 max0 = _mm256_loadu_ps(maxima);
+    __m256 sum0 = _mm256_loadu_ps(sums);
     const __m256 hidden = _mm256_castsi256_ps(_mm256_set1_epi32((int)0xff800000u));
-    scores_12keys_8_piece1(key_rows, key_keep, queries, scores, &max0, hidden);
-    scores_12keys_8_piece2(key_rows, key_keep, queries, scores, maxima, &max0, hidden);
+    scores_12keys_8_piece1(key_rows, key_keep, queries, scores, ref0, &max0, &sum0, hidden);
+    scores_12keys_8_piece2(key_rows, key_keep, queries, scores, maxima, sums, ref0, &max0, &sum0,
+        hidden);
 }
 
-/* Reference of each query: its maximum, rounded up to a whole number. */
-static void finish_maxima_8(float *restrict maxima)
+/* References out of reach move to their maximum, rounded up. */
+static void move_references_8(float *restrict maxima, float *restrict references,
+    float *restrict sums)
 {
+    const __m256 middle = _mm256_set1_ps(8.0f);
+    const __m256 reach = _mm256_set1_ps(576.0f);
+    const __m256 none = _mm256_setzero_ps();
+    const __m256 ref0 = _mm256_loadu_ps(references);
     const __m256 max0 = _mm256_loadu_ps(maxima);
-    const __m256 whole0 = _mm256_ceil_ps(max0);
     const __m256 seen0 = _mm256_cmp_ps(max0,
         _mm256_castsi256_ps(_mm256_set1_epi32((int)0xff800000u)), _CMP_NEQ_UQ);
-    const __m256 nothing0 = _mm256_setzero_ps();
-    const __m256 reference0 = _mm256_blendv_ps(nothing0, whole0, seen0);
-    _mm256_storeu_ps(maxima, reference0);
+    const __m256 reached0 = _mm256_blendv_ps(ref0, max0, seen0);
+    const __m256 above0 = _mm256_sub_ps(reached0, ref0);
+    const __m256 off0 = _mm256_sub_ps(above0, middle);
+    const __m256 square0 = _mm256_mul_ps(off0, off0);
+    const __m256 far0 = _mm256_cmp_ps(square0, reach, _CMP_GT_OQ);
+    const __m256 whole0 = _mm256_ceil_ps(max0);
+    const __m256 new0 = _mm256_blendv_ps(ref0, whole0, far0);
+    _mm256_storeu_ps(references, new0);
+    _mm256_storeu_ps(sums, none);
 }
 
-/* exp of the logits of 8 queries, in place, and 1 / sum of each. */
-static void softmax_8(float *restrict scores, float *restrict maxima, float *restrict inverse_sums)
+/* 1 / sum of each query's weights. */
+static void invert_sums_8(float *restrict sums, float *restrict inverse_sums)
 {
-    const __m256 max0 = _mm256_loadu_ps(maxima);
-    __m256 sum0 = _mm256_setzero_ps();
-    {
-        const __m256 s0 = _mm256_loadu_ps(scores);
-        const __m256 x0 = _mm256_sub_ps(s0, max0);
-        const __m256 p0 = vec_exp2(x0);
-        sum0 = _mm256_add_ps(sum0, p0);
-        _mm256_storeu_ps(scores, p0);
-    }
-    {
-        const __m256 s0 = _mm256_loadu_ps(scores + 8);
-        const __m256 x0 = _mm256_sub_ps(s0, max0);
-        const __m256 p0 = vec_exp2(x0);
-        sum0 = _mm256_add_ps(sum0, p0);
-        _mm256_storeu_ps(scores + 8, p0);
-    }
-    {
-        const __m256 s0 = _mm256_loadu_ps(scores + 16);
-        const __m256 x0 = _mm256_sub_ps(s0, max0);
-        const __m256 p0 = vec_exp2(x0);
-        sum0 = _mm256_add_ps(sum0, p0);
-        _mm256_storeu_ps(scores + 16, p0);
-    }
-    {
-        const __m256 s0 = _mm256_loadu_ps(scores + 24);
-        const __m256 x0 = _mm256_sub_ps(s0, max0);
-        const __m256 p0 = vec_exp2(x0);
-        sum0 = _mm256_add_ps(sum0, p0);
-        _mm256_storeu_ps(scores + 24, p0);
-    }
-    {
-        const __m256 s0 = _mm256_loadu_ps(scores + 32);
-        const __m256 x0 = _mm256_sub_ps(s0, max0);
-        const __m256 p0 = vec_exp2(x0);
-        sum0 = _mm256_add_ps(sum0, p0);
-        _mm256_storeu_ps(scores + 32, p0);
-    }
-    {
-        const __m256 s0 = _mm256_loadu_ps(scores + 40);
-        const __m256 x0 = _mm256_sub_ps(s0, max0);
-        const __m256 p0 = vec_exp2(x0);
-        sum0 = _mm256_add_ps(sum0, p0);
-        _mm256_storeu_ps(scores + 40, p0);
-    }
-    {
-        const __m256 s0 = _mm256_loadu_ps(scores + 48);
-        const __m256 x0 = _mm256_sub_ps(s0, max0);
-        const __m256 p0 = vec_exp2(x0);
-        sum0 = _mm256_add_ps(sum0, p0);
-        _mm256_storeu_ps(scores + 48, p0);
-    }
-    {
-        const __m256 s0 = _mm256_loadu_ps(scores + 56);
-        const __m256 x0 = _mm256_sub_ps(s0, max0);
-        const __m256 p0 = vec_exp2(x0);
-        sum0 = _mm256_add_ps(sum0, p0);
-        _mm256_storeu_ps(scores + 56, p0);
-    }
-    {
-        const __m256 s0 = _mm256_loadu_ps(scores + 64);
-        const __m256 x0 = _mm256_sub_ps(s0, max0);
-        const __m256 p0 = vec_exp2(x0);
-        sum0 = _mm256_add_ps(sum0, p0);
-        _mm256_storeu_ps(scores + 64, p0);
-    }
-    {
-        const __m256 s0 = _mm256_loadu_ps(scores + 72);
-        const __m256 x0 = _mm256_sub_ps(s0, max0);
-        const __m256 p0 = vec_exp2(x0);
-        sum0 = _mm256_add_ps(sum0, p0);
-        _mm256_storeu_ps(scores + 72, p0);
-    }
-    {
-        const __m256 s0 = _mm256_loadu_ps(scores + 80);
-        const __m256 x0 = _mm256_sub_ps(s0, max0);
-        const __m256 p0 = vec_exp2(x0);
-        sum0 = _mm256_add_ps(sum0, p0);
-        _mm256_storeu_ps(scores + 80, p0);
-    }
-    {
-        const __m256 s0 = _mm256_loadu_ps(scores + 88);
-        const __m256 x0 = _mm256_sub_ps(s0, max0);
-        const __m256 p0 = vec_exp2(x0);
-        sum0 = _mm256_add_ps(sum0, p0);
-        _mm256_storeu_ps(scores + 88, p0);
-    }
-    {
-        const __m256 s0 = _mm256_loadu_ps(scores + 96);
-        const __m256 x0 = _mm256_sub_ps(s0, max0);
-        const __m256 p0 = vec_exp2(x0);
-        sum0 = _mm256_add_ps(sum0, p0);
-        _mm256_storeu_ps(scores + 96, p0);
-    }
-    {
-        const __m256 s0 = _mm256_loadu_ps(scores + 104);
-        const __m256 x0 = _mm256_sub_ps(s0, max0);
-        const __m256 p0 = vec_exp2(x0);
-        sum0 = _mm256_add_ps(sum0, p0);
-        _mm256_storeu_ps(scores + 104, p0);
-    }
-    {
-        const __m256 s0 = _mm256_loadu_ps(scores + 112);
-        const __m256 x0 = _mm256_sub_ps(s0, max0);
-        const __m256 p0 = vec_exp2(x0);
-        sum0 = _mm256_add_ps(sum0, p0);
-        _mm256_storeu_ps(scores + 112, p0);
-    }
-    {
-        const __m256 s0 = _mm256_loadu_ps(scores + 120);
-        const __m256 x0 = _mm256_sub_ps(s0, max0);
-        const __m256 p0 = vec_exp2(x0);
-        sum0 = _mm256_add_ps(sum0, p0);
-        _mm256_storeu_ps(scores + 120, p0);
-    }
-    {
-        const __m256 s0 = _mm256_loadu_ps(scores + 128);
-        const __m256 x0 = _mm256_sub_ps(s0, max0);
-        const __m256 p0 = vec_exp2(x0);
-        sum0 = _mm256_add_ps(sum0, p0);
-        _mm256_storeu_ps(scores + 128, p0);
-    }
-    {
-        const __m256 s0 = _mm256_loadu_ps(scores + 136);
-        const __m256 x0 = _mm256_sub_ps(s0, max0);
-        const __m256 p0 = vec_exp2(x0);
-        sum0 = _mm256_add_ps(sum0, p0);
-        _mm256_storeu_ps(scores + 136, p0);
-    }
-    {
-        const __m256 s0 = _mm256_loadu_ps(scores + 144);
-        const __m256 x0 = _mm256_sub_ps(s0, max0);
-        const __m256 p0 = vec_exp2(x0);
-        sum0 = _mm256_add_ps(sum0, p0);
-        _mm256_storeu_ps(scores + 144, p0);
-    }
-    {
-        const __m256 s0 = _mm256_loadu_ps(scores + 152);
-        const __m256 x0 = _mm256_sub_ps(s0, max0);
-        const __m256 p0 = vec_exp2(x0);
-        sum0 = _mm256_add_ps(sum0, p0);
-        _mm256_storeu_ps(scores + 152, p0);
-    }
-    {
-        const __m256 s0 = _mm256_loadu_ps(scores + 160);
-        const __m256 x0 = _mm256_sub_ps(s0, max0);
-        const __m256 p0 = vec_exp2(x0);
-        sum0 = _mm256_add_ps(sum0, p0);
-        _mm256_storeu_ps(scores + 160, p0);
-    }
-    {
-        const __m256 s0 = _mm256_loadu_ps(scores + 168);
-        const __m256 x0 = _mm256_sub_ps(s0, max0);
-        const __m256 p0 = vec_exp2(x0);
-        sum0 = _mm256_add_ps(sum0, p0);
-        _mm256_storeu_ps(scores + 168, p0);
-    }
-    {
-        const __m256 s0 = _mm256_loadu_ps(scores + 176);
-        const __m256 x0 = _mm256_sub_ps(s0, max0);
-        const __m256 p0 = vec_exp2(x0);
-        sum0 = _mm256_add_ps(sum0, p0);
-        _mm256_storeu_ps(scores + 176, p0);
-    }
-    {
-        const __m256 s0 = _mm256_loadu_ps(scores + 184);
-        const __m256 x0 = _mm256_sub_ps(s0, max0);
-        const __m256 p0 = vec_exp2(x0);
-        sum0 = _mm256_add_ps(sum0, p0);
-        _mm256_storeu_ps(scores + 184, p0);
-    }
     const __m256 one = _mm256_set1_ps(1.0f);
+    const __m256 sum0 = _mm256_loadu_ps(sums);
     const __m256 inverse0 = _mm256_div_ps(one, sum0);
     _mm256_storeu_ps(inverse_sums, inverse0);
 }
@@ -2836,12 +2765,28 @@ static void attend_8(const float *restrict query_rows, const float *restrict key
     float *queries = scratch;
     float *scores = scratch + 128;
     float *maxima = scratch + 320;
-    float *inverse_sums = scratch + 336;
+    float *references = scratch + 336;
+    float *sums = scratch + 352;
+    float *inverse_sums = scratch + 368;
     gather_queries_8(query_rows, queries);
-    start_maxima_8(maxima);
-    scores_12keys_8(key_rows, key_keep, queries, scores, maxima);
-    finish_maxima_8(maxima);
-    softmax_8(scores, maxima, inverse_sums);
+    start_softmax_8(maxima, references, sums);
+    scores_12keys_8(key_rows, key_keep, queries, scores, maxima, references, sums);
+    const __m256 middle = _mm256_set1_ps(8.0f);
+    const __m256 reach = _mm256_set1_ps(576.0f);
+    const __m256 ref0 = _mm256_loadu_ps(references);
+    const __m256 max0 = _mm256_loadu_ps(maxima);
+    const __m256 seen0 = _mm256_cmp_ps(max0,
+        _mm256_castsi256_ps(_mm256_set1_epi32((int)0xff800000u)), _CMP_NEQ_UQ);
+    const __m256 reached0 = _mm256_blendv_ps(ref0, max0, seen0);
+    const __m256 above0 = _mm256_sub_ps(reached0, ref0);
+    const __m256 off0 = _mm256_sub_ps(above0, middle);
+    const __m256 square0 = _mm256_mul_ps(off0, off0);
+    const int far0 = _mm256_movemask_ps(_mm256_cmp_ps(square0, reach, _CMP_GT_OQ));
+    if (far0) {
+        move_references_8(maxima, references, sums);
+        scores_12keys_8(key_rows, key_keep, queries, scores, maxima, references, sums);
+    }
+    invert_sums_8(sums, inverse_sums);
     context_8_4x2(value_rows, out_rows, key_keep, scores, inverse_sums);
 }
 

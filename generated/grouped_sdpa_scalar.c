@@ -35,14 +35,16 @@
  *     the head
  *   attention: 4 blocks of 2 queries (2 vectors), context row tiles 1x2
  *   scores: key tiles 4x5 + 1x4, k unrolled by 8
- *   softmax: whole rows, whole-number maximum, base 2, exact
+ *   softmax: in the score tiles, whole rows, base 2, exact
  *   context: tile 2x4, k unrolled by 8, rows with NaN computed again from allowed keys
  *   matmul flops: projections 0, core 49152; at least 29159 cycles
- *   bytes: packed 0, workspace 448 (448 more a part), stack under 4096, code about 5796
+ *   bytes: packed 0, workspace 576 (576 more a part), stack under 4096, code about 5796
  *   workspace of a part + 0: queries, query block, transposed: [head_dim][queries]
- *   workspace of a part + 32: scores, logits, then weights before division: [kv_len][queries]
- *   workspace of a part + 80: maxima, reference maximum of each query
- *   workspace of a part + 96: inverse_sums, 1 / sum of weights of each query
+ *   workspace of a part + 32: scores, weights before division: [keys][queries]
+ *   workspace of a part + 80: maxima, largest logit so far of each query
+ *   workspace of a part + 96: references, reference of each query
+ *   workspace of a part + 112: sums, sum of weights of each query
+ *   workspace of a part + 128: inverse_sums, 1 / sum of weights of each query
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -88,11 +90,11 @@ static inline float round_up(float x)
     return whole < x ? whole + 1.0f : whole;
 }
 
-/* 2^x for x <= 0, 0 below -126 (no denormals), NaN stays NaN. Round to nearest by adding 1.5 * 2^23
- * (its low bits then hold the exponent plus its bias), polynomial on [-1/2, 1/2]. */
+/* 2^(x + 16) for x <= 64, 0 below -142 (no denormals), NaN stays NaN. Round to nearest by adding
+ * 1.5 * 2^23 + 143 (the low bits then hold exponent plus bias), polynomial on [-1/2, 1/2]. */
 static inline float scalar_exp2(float x)
 {
-    const float magic = 0x1.8000fep23f;
+    const float magic = 0x1.80011ep23f;
     const union float_bits biased = {.f = x + magic};
     const float r = x - (biased.f - magic);
     const union float_bits power = {.u = biased.u << 23};
@@ -102,7 +104,7 @@ static inline float scalar_exp2(float x)
     p = p * r + 0x1.ebf9c2p-3f;
     p = p * r + 0x1.62e42ap-1f;
     p = p * r + 0x1p+0f;
-    return x < -126.0f ? 0.0f : p * power.f;
+    return x < -142.0f ? 0.0f : p * power.f;
 }
 
 /* A 1x1 block: the strides do not matter. */
@@ -136,20 +138,31 @@ static void gather_queries_2(const float *restrict query_rows, float *restrict q
     }
 }
 
-/* No key seen yet. */
-static void start_maxima_2(float *restrict maxima)
+/* No key seen yet; every reference is 0. */
+static void start_softmax_2(float *restrict maxima, float *restrict references,
+    float *restrict sums)
 {
     const float nothing = minus_infinity();
+    const float none = 0.0f;
     maxima[0] = nothing;
+    references[0] = none;
+    sums[0] = none;
     maxima[1] = nothing;
+    references[1] = none;
+    sums[1] = none;
 }
 
-/* Logits of keys from 0 on, in tiles of 5. */
+/* Weights of keys from 0 on, in tiles of 5. */
 static void scores_5keys_2(const float *restrict key_rows, const uint8_t *key_keep,
-    float *restrict queries, float *restrict scores, float *restrict maxima)
+    float *restrict queries, float *restrict scores, float *restrict maxima,
+    float *restrict references, float *restrict sums)
 {
+    const float ref0 = references[0];
     float max0 = maxima[0];
+    float sum0 = sums[0];
+    const float ref1 = references[1];
     float max1 = maxima[1];
+    float sum1 = sums[1];
     const float hidden = minus_infinity();
     for (size_t tile = 0; tile < 4; tile++) {
         const float *keys = key_rows + 80 * tile;
@@ -322,53 +335,90 @@ static void scores_5keys_2(const float *restrict key_rows, const uint8_t *key_ke
         const int row0 = kept0;
         const float s0_0 = row0 ? c0_0 : hidden;
         const float s0_1 = row0 ? c0_1 : hidden;
-        scores[10 * tile] = s0_0;
         max0 = max0 > s0_0 ? max0 : s0_0;
-        scores[10 * tile + 1] = s0_1;
+        const float x0_0 = s0_0 - ref0;
+        const float p0_0 = scalar_exp2(x0_0);
+        sum0 = sum0 + p0_0;
+        scores[10 * tile] = p0_0;
         max1 = max1 > s0_1 ? max1 : s0_1;
+        const float x0_1 = s0_1 - ref1;
+        const float p0_1 = scalar_exp2(x0_1);
+        sum1 = sum1 + p0_1;
+        scores[10 * tile + 1] = p0_1;
         const int kept1 = key_keep[5 * tile + 1] != 0;
         const int row1 = kept1;
         const float s1_0 = row1 ? c1_0 : hidden;
         const float s1_1 = row1 ? c1_1 : hidden;
-        scores[10 * tile + 2] = s1_0;
         max0 = max0 > s1_0 ? max0 : s1_0;
-        scores[10 * tile + 3] = s1_1;
+        const float x1_0 = s1_0 - ref0;
+        const float p1_0 = scalar_exp2(x1_0);
+        sum0 = sum0 + p1_0;
+        scores[10 * tile + 2] = p1_0;
         max1 = max1 > s1_1 ? max1 : s1_1;
+        const float x1_1 = s1_1 - ref1;
+        const float p1_1 = scalar_exp2(x1_1);
+        sum1 = sum1 + p1_1;
+        scores[10 * tile + 3] = p1_1;
         const int kept2 = key_keep[5 * tile + 2] != 0;
         const int row2 = kept2;
         const float s2_0 = row2 ? c2_0 : hidden;
         const float s2_1 = row2 ? c2_1 : hidden;
-        scores[10 * tile + 4] = s2_0;
         max0 = max0 > s2_0 ? max0 : s2_0;
-        scores[10 * tile + 5] = s2_1;
+        const float x2_0 = s2_0 - ref0;
+        const float p2_0 = scalar_exp2(x2_0);
+        sum0 = sum0 + p2_0;
+        scores[10 * tile + 4] = p2_0;
         max1 = max1 > s2_1 ? max1 : s2_1;
+        const float x2_1 = s2_1 - ref1;
+        const float p2_1 = scalar_exp2(x2_1);
+        sum1 = sum1 + p2_1;
+        scores[10 * tile + 5] = p2_1;
         const int kept3 = key_keep[5 * tile + 3] != 0;
         const int row3 = kept3;
         const float s3_0 = row3 ? c3_0 : hidden;
         const float s3_1 = row3 ? c3_1 : hidden;
-        scores[10 * tile + 6] = s3_0;
         max0 = max0 > s3_0 ? max0 : s3_0;
-        scores[10 * tile + 7] = s3_1;
+        const float x3_0 = s3_0 - ref0;
+        const float p3_0 = scalar_exp2(x3_0);
+        sum0 = sum0 + p3_0;
+        scores[10 * tile + 6] = p3_0;
         max1 = max1 > s3_1 ? max1 : s3_1;
+        const float x3_1 = s3_1 - ref1;
+        const float p3_1 = scalar_exp2(x3_1);
+        sum1 = sum1 + p3_1;
+        scores[10 * tile + 7] = p3_1;
         const int kept4 = key_keep[5 * tile + 4] != 0;
         const int row4 = kept4;
         const float s4_0 = row4 ? c4_0 : hidden;
         const float s4_1 = row4 ? c4_1 : hidden;
-        scores[10 * tile + 8] = s4_0;
         max0 = max0 > s4_0 ? max0 : s4_0;
-        scores[10 * tile + 9] = s4_1;
+        const float x4_0 = s4_0 - ref0;
+        const float p4_0 = scalar_exp2(x4_0);
+        sum0 = sum0 + p4_0;
+        scores[10 * tile + 8] = p4_0;
         max1 = max1 > s4_1 ? max1 : s4_1;
+        const float x4_1 = s4_1 - ref1;
+        const float p4_1 = scalar_exp2(x4_1);
+        sum1 = sum1 + p4_1;
+        scores[10 * tile + 9] = p4_1;
     }
     maxima[0] = max0;
+    sums[0] = sum0;
     maxima[1] = max1;
+    sums[1] = sum1;
 }
 
-/* Logits of keys from 20 on, in tiles of 4. */
+/* Weights of keys from 20 on, in tiles of 4. */
 static void scores_4keys_2(const float *restrict key_rows, const uint8_t *key_keep,
-    float *restrict queries, float *restrict scores, float *restrict maxima)
+    float *restrict queries, float *restrict scores, float *restrict maxima,
+    float *restrict references, float *restrict sums)
 {
+    const float ref0 = references[0];
     float max0 = maxima[0];
+    float sum0 = sums[0];
+    const float ref1 = references[1];
     float max1 = maxima[1];
+    float sum1 = sums[1];
     const float hidden = minus_infinity();
     {
         /* 4 keys x 2 queries */
@@ -514,78 +564,106 @@ static void scores_4keys_2(const float *restrict key_rows, const uint8_t *key_ke
         const int row0 = kept0;
         const float s0_0 = row0 ? c0_0 : hidden;
         const float s0_1 = row0 ? c0_1 : hidden;
-        scores[40] = s0_0;
         max0 = max0 > s0_0 ? max0 : s0_0;
-        scores[41] = s0_1;
+        const float x0_0 = s0_0 - ref0;
+        const float p0_0 = scalar_exp2(x0_0);
+        sum0 = sum0 + p0_0;
+        scores[40] = p0_0;
         max1 = max1 > s0_1 ? max1 : s0_1;
+        const float x0_1 = s0_1 - ref1;
+        const float p0_1 = scalar_exp2(x0_1);
+        sum1 = sum1 + p0_1;
+        scores[41] = p0_1;
         const int kept1 = key_keep[21] != 0;
         const int row1 = kept1;
         const float s1_0 = row1 ? c1_0 : hidden;
         const float s1_1 = row1 ? c1_1 : hidden;
-        scores[42] = s1_0;
         max0 = max0 > s1_0 ? max0 : s1_0;
-        scores[43] = s1_1;
+        const float x1_0 = s1_0 - ref0;
+        const float p1_0 = scalar_exp2(x1_0);
+        sum0 = sum0 + p1_0;
+        scores[42] = p1_0;
         max1 = max1 > s1_1 ? max1 : s1_1;
+        const float x1_1 = s1_1 - ref1;
+        const float p1_1 = scalar_exp2(x1_1);
+        sum1 = sum1 + p1_1;
+        scores[43] = p1_1;
         const int kept2 = key_keep[22] != 0;
         const int row2 = kept2;
         const float s2_0 = row2 ? c2_0 : hidden;
         const float s2_1 = row2 ? c2_1 : hidden;
-        scores[44] = s2_0;
         max0 = max0 > s2_0 ? max0 : s2_0;
-        scores[45] = s2_1;
+        const float x2_0 = s2_0 - ref0;
+        const float p2_0 = scalar_exp2(x2_0);
+        sum0 = sum0 + p2_0;
+        scores[44] = p2_0;
         max1 = max1 > s2_1 ? max1 : s2_1;
+        const float x2_1 = s2_1 - ref1;
+        const float p2_1 = scalar_exp2(x2_1);
+        sum1 = sum1 + p2_1;
+        scores[45] = p2_1;
         const int kept3 = key_keep[23] != 0;
         const int row3 = kept3;
         const float s3_0 = row3 ? c3_0 : hidden;
         const float s3_1 = row3 ? c3_1 : hidden;
-        scores[46] = s3_0;
         max0 = max0 > s3_0 ? max0 : s3_0;
-        scores[47] = s3_1;
+        const float x3_0 = s3_0 - ref0;
+        const float p3_0 = scalar_exp2(x3_0);
+        sum0 = sum0 + p3_0;
+        scores[46] = p3_0;
         max1 = max1 > s3_1 ? max1 : s3_1;
+        const float x3_1 = s3_1 - ref1;
+        const float p3_1 = scalar_exp2(x3_1);
+        sum1 = sum1 + p3_1;
+        scores[47] = p3_1;
     }
     maxima[0] = max0;
+    sums[0] = sum0;
     maxima[1] = max1;
+    sums[1] = sum1;
 }
 
-/* Reference of each query: its maximum, rounded up to a whole number. */
-static void finish_maxima_2(float *restrict maxima)
+/* References out of reach move to their maximum, rounded up. */
+static void move_references_2(float *restrict maxima, float *restrict references,
+    float *restrict sums)
 {
+    const float middle = 8.0f;
+    const float reach = 576.0f;
+    const float none = 0.0f;
+    const float ref0 = references[0];
     const float max0 = maxima[0];
-    const float whole0 = round_up(max0);
     const int seen0 = max0 != minus_infinity();
-    const float nothing0 = 0.0f;
-    const float reference0 = seen0 ? whole0 : nothing0;
-    maxima[0] = reference0;
+    const float reached0 = seen0 ? max0 : ref0;
+    const float above0 = reached0 - ref0;
+    const float off0 = above0 - middle;
+    const float square0 = off0 * off0;
+    const int far0 = square0 > reach;
+    const float whole0 = round_up(max0);
+    const float new0 = far0 ? whole0 : ref0;
+    references[0] = new0;
+    sums[0] = none;
+    const float ref1 = references[1];
     const float max1 = maxima[1];
-    const float whole1 = round_up(max1);
     const int seen1 = max1 != minus_infinity();
-    const float nothing1 = 0.0f;
-    const float reference1 = seen1 ? whole1 : nothing1;
-    maxima[1] = reference1;
+    const float reached1 = seen1 ? max1 : ref1;
+    const float above1 = reached1 - ref1;
+    const float off1 = above1 - middle;
+    const float square1 = off1 * off1;
+    const int far1 = square1 > reach;
+    const float whole1 = round_up(max1);
+    const float new1 = far1 ? whole1 : ref1;
+    references[1] = new1;
+    sums[1] = none;
 }
 
-/* exp of the logits of 2 queries, in place, and 1 / sum of each. */
-static void softmax_2(float *restrict scores, float *restrict maxima, float *restrict inverse_sums)
+/* 1 / sum of each query's weights. */
+static void invert_sums_2(float *restrict sums, float *restrict inverse_sums)
 {
-    const float max0 = maxima[0];
-    float sum0 = 0.0f;
-    const float max1 = maxima[1];
-    float sum1 = 0.0f;
-    for (size_t key = 0; key < 24; key++) {
-        const float s0 = scores[2 * key];
-        const float x0 = s0 - max0;
-        const float p0 = scalar_exp2(x0);
-        sum0 = sum0 + p0;
-        scores[2 * key] = p0;
-        const float s1 = scores[2 * key + 1];
-        const float x1 = s1 - max1;
-        const float p1 = scalar_exp2(x1);
-        sum1 = sum1 + p1;
-        scores[2 * key + 1] = p1;
-    }
     const float one = 1.0f;
+    const float sum0 = sums[0];
     const float inverse0 = one / sum0;
     inverse_sums[0] = inverse0;
+    const float sum1 = sums[1];
     const float inverse1 = one / sum1;
     inverse_sums[1] = inverse1;
 }
@@ -811,13 +889,38 @@ static void attend_2(const float *restrict query_rows, const float *restrict key
     float *queries = scratch;
     float *scores = scratch + 32;
     float *maxima = scratch + 80;
-    float *inverse_sums = scratch + 96;
+    float *references = scratch + 96;
+    float *sums = scratch + 112;
+    float *inverse_sums = scratch + 128;
     gather_queries_2(query_rows, queries);
-    start_maxima_2(maxima);
-    scores_5keys_2(key_rows, key_keep, queries, scores, maxima);
-    scores_4keys_2(key_rows, key_keep, queries, scores, maxima);
-    finish_maxima_2(maxima);
-    softmax_2(scores, maxima, inverse_sums);
+    start_softmax_2(maxima, references, sums);
+    scores_5keys_2(key_rows, key_keep, queries, scores, maxima, references, sums);
+    scores_4keys_2(key_rows, key_keep, queries, scores, maxima, references, sums);
+    const float middle = 8.0f;
+    const float reach = 576.0f;
+    const float ref0 = references[0];
+    const float max0 = maxima[0];
+    const int seen0 = max0 != minus_infinity();
+    const float reached0 = seen0 ? max0 : ref0;
+    const float above0 = reached0 - ref0;
+    const float off0 = above0 - middle;
+    const float square0 = off0 * off0;
+    const int far0 = (square0 > reach);
+    const float ref1 = references[1];
+    const float max1 = maxima[1];
+    const int seen1 = max1 != minus_infinity();
+    const float reached1 = seen1 ? max1 : ref1;
+    const float above1 = reached1 - ref1;
+    const float off1 = above1 - middle;
+    const float square1 = off1 * off1;
+    const int far1 = (square1 > reach);
+    const int any_far1 = far0 | far1;
+    if (any_far1) {
+        move_references_2(maxima, references, sums);
+        scores_5keys_2(key_rows, key_keep, queries, scores, maxima, references, sums);
+        scores_4keys_2(key_rows, key_keep, queries, scores, maxima, references, sums);
+    }
+    invert_sums_2(sums, inverse_sums);
     context_2_2x4(value_rows, out_rows, key_keep, scores, inverse_sums);
 }
 
@@ -830,7 +933,7 @@ static void phase_attention(const attn_args *restrict args, float *restrict work
     const float *v = args->v;
     const uint8_t *key_keep = args->key_keep;
     float *y = args->y;
-    float *scratch = workspace + 112 * part;
+    float *scratch = workspace + 144 * part;
     {
         const size_t first = 16 * part / parts;
         const size_t last = 16 * (part + 1) / parts;

@@ -55,19 +55,21 @@
  *     along the head
  *   attention: 2 blocks of 64 queries (4 vectors), context row tiles 4x13 + 1x12
  *   scores: key tiles 21x6 + 1x2, k unrolled by 1
- *   softmax: whole rows, whole-number maximum, base 2, exact
+ *   softmax: in the score tiles, whole rows, base 2, exact
  *   context: tile 13x2, k unrolled by 1, rows with NaN computed again from allowed keys
  *   matmul flops: projections 150994944, core 25165824; at least 3076824 cycles
- *   bytes: packed 2363904, workspace 827904 (41472 more a part), stack under 32768, code about
+ *   bytes: packed 2363904, workspace 828416 (41984 more a part), stack under 32768, code about
  *     20070
  *   workspace + 0: q, queries, head-major [head][row][dim]
  *   workspace + 49152: k, keys, head-major [head][row][dim]
  *   workspace + 98304: v, values, head-major [head][row][dim]
  *   workspace + 147456: heads, concatenated heads [row][head][dim]
  *   workspace of a part + 0: queries, query block, transposed: [head_dim][queries]
- *   workspace of a part + 2048: scores, logits, then weights before division: [kv_len][queries]
- *   workspace of a part + 10240: maxima, reference maximum of each query
- *   workspace of a part + 10304: inverse_sums, 1 / sum of weights of each query
+ *   workspace of a part + 2048: scores, weights before division: [keys][queries]
+ *   workspace of a part + 10240: maxima, largest logit so far of each query
+ *   workspace of a part + 10304: references, reference of each query
+ *   workspace of a part + 10368: sums, sum of weights of each query
+ *   workspace of a part + 10432: inverse_sums, 1 / sum of weights of each query
  */
 #include <immintrin.h>
 #include <stddef.h>
@@ -179,18 +181,18 @@ static inline void transpose_block(const float *src, size_t src_stride, float *d
     _mm512_storeu_ps(dst + 15 * dst_stride, _mm512_shuffle_f32x4(e3, e7, 0xdd));
 }
 
-/* 2^x for x <= 0, 0 below -126 (no denormals), NaN stays NaN. r = x - floor(x) in one instruction,
- * polynomial on [0, 1), scaled by 2^floor(x). */
+/* 2^(x + 16) for x <= 64, 0 below -142 (no denormals), NaN stays NaN. r = x - floor(x) in one
+ * instruction, 2^16 times the polynomial on [0, 1), scaled by 2^floor(x). */
 static inline __m512 vec_exp2(__m512 x)
 {
     const __m512 r = _mm512_reduce_ps(x, 0x09);
-    __m512 p = _mm512_set1_ps(0x1.e96912p-10f);
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.277c1cp-7f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.c91c1p-5f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.ebdb6ap-3f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.62e4bap-1f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1p+0f));
-    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ), p,
+    __m512 p = _mm512_set1_ps(0x1.e96912p+6f);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.277c1cp+9f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.c91c1p+11f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.ebdb6ap+13f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.62e4bap+15f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1p+16f));
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-142.0f), _CMP_NLT_UQ), p,
         x);
 }
 
@@ -738,24 +740,43 @@ static void gather_queries_64(const float *restrict query_rows, float *restrict 
     }
 }
 
-/* No key seen yet. */
-static void start_maxima_64(float *restrict maxima)
+/* No key seen yet; every reference is 0. */
+static void start_softmax_64(float *restrict maxima, float *restrict references,
+    float *restrict sums)
 {
     const __m512 nothing = _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u));
+    const __m512 none = _mm512_setzero_ps();
     _mm512_storeu_ps(maxima, nothing);
+    _mm512_storeu_ps(references, none);
+    _mm512_storeu_ps(sums, none);
     _mm512_storeu_ps(maxima + 16, nothing);
+    _mm512_storeu_ps(references + 16, none);
+    _mm512_storeu_ps(sums + 16, none);
     _mm512_storeu_ps(maxima + 32, nothing);
+    _mm512_storeu_ps(references + 32, none);
+    _mm512_storeu_ps(sums + 32, none);
     _mm512_storeu_ps(maxima + 48, nothing);
+    _mm512_storeu_ps(references + 48, none);
+    _mm512_storeu_ps(sums + 48, none);
 }
 
-/* Logits of keys that every query sees. */
+/* Weights of keys that every query sees. */
 static void scores_open_64(const float *restrict key_rows, float *restrict queries,
-    float *restrict scores, float *restrict maxima, size_t key_full)
+    float *restrict scores, float *restrict maxima, float *restrict references,
+    float *restrict sums, size_t key_full)
 {
+    const __m512 ref0 = _mm512_loadu_ps(references);
     __m512 max0 = _mm512_loadu_ps(maxima);
+    __m512 sum0 = _mm512_loadu_ps(sums);
+    const __m512 ref1 = _mm512_loadu_ps(references + 16);
     __m512 max1 = _mm512_loadu_ps(maxima + 16);
+    __m512 sum1 = _mm512_loadu_ps(sums + 16);
+    const __m512 ref2 = _mm512_loadu_ps(references + 32);
     __m512 max2 = _mm512_loadu_ps(maxima + 32);
+    __m512 sum2 = _mm512_loadu_ps(sums + 32);
+    const __m512 ref3 = _mm512_loadu_ps(references + 48);
     __m512 max3 = _mm512_loadu_ps(maxima + 48);
+    __m512 sum3 = _mm512_loadu_ps(sums + 48);
     const size_t open_end = key_full / 6 * 6;
     for (size_t key = 0; key < open_end; key += 6) {
         const float *keys = key_rows + 32 * key;
@@ -820,69 +841,154 @@ static void scores_open_64(const float *restrict key_rows, float *restrict queri
             c5_2 = _mm512_fmadd_ps(a5, b2, c5_2);
             c5_3 = _mm512_fmadd_ps(a5, b3, c5_3);
         }
-        _mm512_storeu_ps(scores + 64 * key, c0_0);
         max0 = _mm512_max_ps(max0, c0_0);
-        _mm512_storeu_ps(scores + 64 * key + 16, c0_1);
+        const __m512 x0_0 = _mm512_sub_ps(c0_0, ref0);
+        const __m512 p0_0 = vec_exp2(x0_0);
+        sum0 = _mm512_add_ps(sum0, p0_0);
+        _mm512_storeu_ps(scores + 64 * key, p0_0);
         max1 = _mm512_max_ps(max1, c0_1);
-        _mm512_storeu_ps(scores + 64 * key + 32, c0_2);
+        const __m512 x0_1 = _mm512_sub_ps(c0_1, ref1);
+        const __m512 p0_1 = vec_exp2(x0_1);
+        sum1 = _mm512_add_ps(sum1, p0_1);
+        _mm512_storeu_ps(scores + 64 * key + 16, p0_1);
         max2 = _mm512_max_ps(max2, c0_2);
-        _mm512_storeu_ps(scores + 64 * key + 48, c0_3);
+        const __m512 x0_2 = _mm512_sub_ps(c0_2, ref2);
+        const __m512 p0_2 = vec_exp2(x0_2);
+        sum2 = _mm512_add_ps(sum2, p0_2);
+        _mm512_storeu_ps(scores + 64 * key + 32, p0_2);
         max3 = _mm512_max_ps(max3, c0_3);
-        _mm512_storeu_ps(scores + 64 * key + 64, c1_0);
+        const __m512 x0_3 = _mm512_sub_ps(c0_3, ref3);
+        const __m512 p0_3 = vec_exp2(x0_3);
+        sum3 = _mm512_add_ps(sum3, p0_3);
+        _mm512_storeu_ps(scores + 64 * key + 48, p0_3);
         max0 = _mm512_max_ps(max0, c1_0);
-        _mm512_storeu_ps(scores + 64 * key + 80, c1_1);
+        const __m512 x1_0 = _mm512_sub_ps(c1_0, ref0);
+        const __m512 p1_0 = vec_exp2(x1_0);
+        sum0 = _mm512_add_ps(sum0, p1_0);
+        _mm512_storeu_ps(scores + 64 * key + 64, p1_0);
         max1 = _mm512_max_ps(max1, c1_1);
-        _mm512_storeu_ps(scores + 64 * key + 96, c1_2);
+        const __m512 x1_1 = _mm512_sub_ps(c1_1, ref1);
+        const __m512 p1_1 = vec_exp2(x1_1);
+        sum1 = _mm512_add_ps(sum1, p1_1);
+        _mm512_storeu_ps(scores + 64 * key + 80, p1_1);
         max2 = _mm512_max_ps(max2, c1_2);
-        _mm512_storeu_ps(scores + 64 * key + 112, c1_3);
+        const __m512 x1_2 = _mm512_sub_ps(c1_2, ref2);
+        const __m512 p1_2 = vec_exp2(x1_2);
+        sum2 = _mm512_add_ps(sum2, p1_2);
+        _mm512_storeu_ps(scores + 64 * key + 96, p1_2);
         max3 = _mm512_max_ps(max3, c1_3);
-        _mm512_storeu_ps(scores + 64 * key + 128, c2_0);
+        const __m512 x1_3 = _mm512_sub_ps(c1_3, ref3);
+        const __m512 p1_3 = vec_exp2(x1_3);
+        sum3 = _mm512_add_ps(sum3, p1_3);
+        _mm512_storeu_ps(scores + 64 * key + 112, p1_3);
         max0 = _mm512_max_ps(max0, c2_0);
-        _mm512_storeu_ps(scores + 64 * key + 144, c2_1);
+        const __m512 x2_0 = _mm512_sub_ps(c2_0, ref0);
+        const __m512 p2_0 = vec_exp2(x2_0);
+        sum0 = _mm512_add_ps(sum0, p2_0);
+        _mm512_storeu_ps(scores + 64 * key + 128, p2_0);
         max1 = _mm512_max_ps(max1, c2_1);
-        _mm512_storeu_ps(scores + 64 * key + 160, c2_2);
+        const __m512 x2_1 = _mm512_sub_ps(c2_1, ref1);
+        const __m512 p2_1 = vec_exp2(x2_1);
+        sum1 = _mm512_add_ps(sum1, p2_1);
+        _mm512_storeu_ps(scores + 64 * key + 144, p2_1);
         max2 = _mm512_max_ps(max2, c2_2);
-        _mm512_storeu_ps(scores + 64 * key + 176, c2_3);
+        const __m512 x2_2 = _mm512_sub_ps(c2_2, ref2);
+        const __m512 p2_2 = vec_exp2(x2_2);
+        sum2 = _mm512_add_ps(sum2, p2_2);
+        _mm512_storeu_ps(scores + 64 * key + 160, p2_2);
         max3 = _mm512_max_ps(max3, c2_3);
-        _mm512_storeu_ps(scores + 64 * key + 192, c3_0);
+        const __m512 x2_3 = _mm512_sub_ps(c2_3, ref3);
+        const __m512 p2_3 = vec_exp2(x2_3);
+        sum3 = _mm512_add_ps(sum3, p2_3);
+        _mm512_storeu_ps(scores + 64 * key + 176, p2_3);
         max0 = _mm512_max_ps(max0, c3_0);
-        _mm512_storeu_ps(scores + 64 * key + 208, c3_1);
+        const __m512 x3_0 = _mm512_sub_ps(c3_0, ref0);
+        const __m512 p3_0 = vec_exp2(x3_0);
+        sum0 = _mm512_add_ps(sum0, p3_0);
+        _mm512_storeu_ps(scores + 64 * key + 192, p3_0);
         max1 = _mm512_max_ps(max1, c3_1);
-        _mm512_storeu_ps(scores + 64 * key + 224, c3_2);
+        const __m512 x3_1 = _mm512_sub_ps(c3_1, ref1);
+        const __m512 p3_1 = vec_exp2(x3_1);
+        sum1 = _mm512_add_ps(sum1, p3_1);
+        _mm512_storeu_ps(scores + 64 * key + 208, p3_1);
         max2 = _mm512_max_ps(max2, c3_2);
-        _mm512_storeu_ps(scores + 64 * key + 240, c3_3);
+        const __m512 x3_2 = _mm512_sub_ps(c3_2, ref2);
+        const __m512 p3_2 = vec_exp2(x3_2);
+        sum2 = _mm512_add_ps(sum2, p3_2);
+        _mm512_storeu_ps(scores + 64 * key + 224, p3_2);
         max3 = _mm512_max_ps(max3, c3_3);
-        _mm512_storeu_ps(scores + 64 * key + 256, c4_0);
+        const __m512 x3_3 = _mm512_sub_ps(c3_3, ref3);
+        const __m512 p3_3 = vec_exp2(x3_3);
+        sum3 = _mm512_add_ps(sum3, p3_3);
+        _mm512_storeu_ps(scores + 64 * key + 240, p3_3);
         max0 = _mm512_max_ps(max0, c4_0);
-        _mm512_storeu_ps(scores + 64 * key + 272, c4_1);
+        const __m512 x4_0 = _mm512_sub_ps(c4_0, ref0);
+        const __m512 p4_0 = vec_exp2(x4_0);
+        sum0 = _mm512_add_ps(sum0, p4_0);
+        _mm512_storeu_ps(scores + 64 * key + 256, p4_0);
         max1 = _mm512_max_ps(max1, c4_1);
-        _mm512_storeu_ps(scores + 64 * key + 288, c4_2);
+        const __m512 x4_1 = _mm512_sub_ps(c4_1, ref1);
+        const __m512 p4_1 = vec_exp2(x4_1);
+        sum1 = _mm512_add_ps(sum1, p4_1);
+        _mm512_storeu_ps(scores + 64 * key + 272, p4_1);
         max2 = _mm512_max_ps(max2, c4_2);
-        _mm512_storeu_ps(scores + 64 * key + 304, c4_3);
+        const __m512 x4_2 = _mm512_sub_ps(c4_2, ref2);
+        const __m512 p4_2 = vec_exp2(x4_2);
+        sum2 = _mm512_add_ps(sum2, p4_2);
+        _mm512_storeu_ps(scores + 64 * key + 288, p4_2);
         max3 = _mm512_max_ps(max3, c4_3);
-        _mm512_storeu_ps(scores + 64 * key + 320, c5_0);
+        const __m512 x4_3 = _mm512_sub_ps(c4_3, ref3);
+        const __m512 p4_3 = vec_exp2(x4_3);
+        sum3 = _mm512_add_ps(sum3, p4_3);
+        _mm512_storeu_ps(scores + 64 * key + 304, p4_3);
         max0 = _mm512_max_ps(max0, c5_0);
-        _mm512_storeu_ps(scores + 64 * key + 336, c5_1);
+        const __m512 x5_0 = _mm512_sub_ps(c5_0, ref0);
+        const __m512 p5_0 = vec_exp2(x5_0);
+        sum0 = _mm512_add_ps(sum0, p5_0);
+        _mm512_storeu_ps(scores + 64 * key + 320, p5_0);
         max1 = _mm512_max_ps(max1, c5_1);
-        _mm512_storeu_ps(scores + 64 * key + 352, c5_2);
+        const __m512 x5_1 = _mm512_sub_ps(c5_1, ref1);
+        const __m512 p5_1 = vec_exp2(x5_1);
+        sum1 = _mm512_add_ps(sum1, p5_1);
+        _mm512_storeu_ps(scores + 64 * key + 336, p5_1);
         max2 = _mm512_max_ps(max2, c5_2);
-        _mm512_storeu_ps(scores + 64 * key + 368, c5_3);
+        const __m512 x5_2 = _mm512_sub_ps(c5_2, ref2);
+        const __m512 p5_2 = vec_exp2(x5_2);
+        sum2 = _mm512_add_ps(sum2, p5_2);
+        _mm512_storeu_ps(scores + 64 * key + 352, p5_2);
         max3 = _mm512_max_ps(max3, c5_3);
+        const __m512 x5_3 = _mm512_sub_ps(c5_3, ref3);
+        const __m512 p5_3 = vec_exp2(x5_3);
+        sum3 = _mm512_add_ps(sum3, p5_3);
+        _mm512_storeu_ps(scores + 64 * key + 368, p5_3);
     }
     _mm512_storeu_ps(maxima, max0);
+    _mm512_storeu_ps(sums, sum0);
     _mm512_storeu_ps(maxima + 16, max1);
+    _mm512_storeu_ps(sums + 16, sum1);
     _mm512_storeu_ps(maxima + 32, max2);
+    _mm512_storeu_ps(sums + 32, sum2);
     _mm512_storeu_ps(maxima + 48, max3);
+    _mm512_storeu_ps(sums + 48, sum3);
 }
 
-/* Logits of keys that some query does not see. */
+/* Weights of keys that some query does not see. */
 static void scores_masked_64(const float *restrict key_rows, float *restrict queries,
-    float *restrict scores, float *restrict maxima, size_t length, size_t key_full, size_t key_end)
+    float *restrict scores, float *restrict maxima, float *restrict references,
+    float *restrict sums, size_t length, size_t key_full, size_t key_end)
 {
+    const __m512 ref0 = _mm512_loadu_ps(references);
     __m512 max0 = _mm512_loadu_ps(maxima);
+    __m512 sum0 = _mm512_loadu_ps(sums);
+    const __m512 ref1 = _mm512_loadu_ps(references + 16);
     __m512 max1 = _mm512_loadu_ps(maxima + 16);
+    __m512 sum1 = _mm512_loadu_ps(sums + 16);
+    const __m512 ref2 = _mm512_loadu_ps(references + 32);
     __m512 max2 = _mm512_loadu_ps(maxima + 32);
+    __m512 sum2 = _mm512_loadu_ps(sums + 32);
+    const __m512 ref3 = _mm512_loadu_ps(references + 48);
     __m512 max3 = _mm512_loadu_ps(maxima + 48);
+    __m512 sum3 = _mm512_loadu_ps(sums + 48);
     const __m512 hidden = _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u));
     const size_t open_end = key_full / 6 * 6;
     const size_t masked_end = key_end < 126 ? key_end : 126;
@@ -955,99 +1061,184 @@ static void scores_masked_64(const float *restrict key_rows, float *restrict que
         const __m512 s0_1 = _mm512_mask_blend_ps(row0, hidden, c0_1);
         const __m512 s0_2 = _mm512_mask_blend_ps(row0, hidden, c0_2);
         const __m512 s0_3 = _mm512_mask_blend_ps(row0, hidden, c0_3);
-        _mm512_storeu_ps(scores + 64 * key, s0_0);
         max0 = _mm512_max_ps(max0, s0_0);
-        _mm512_storeu_ps(scores + 64 * key + 16, s0_1);
+        const __m512 x0_0 = _mm512_sub_ps(s0_0, ref0);
+        const __m512 p0_0 = vec_exp2(x0_0);
+        sum0 = _mm512_add_ps(sum0, p0_0);
+        _mm512_storeu_ps(scores + 64 * key, p0_0);
         max1 = _mm512_max_ps(max1, s0_1);
-        _mm512_storeu_ps(scores + 64 * key + 32, s0_2);
+        const __m512 x0_1 = _mm512_sub_ps(s0_1, ref1);
+        const __m512 p0_1 = vec_exp2(x0_1);
+        sum1 = _mm512_add_ps(sum1, p0_1);
+        _mm512_storeu_ps(scores + 64 * key + 16, p0_1);
         max2 = _mm512_max_ps(max2, s0_2);
-        _mm512_storeu_ps(scores + 64 * key + 48, s0_3);
+        const __m512 x0_2 = _mm512_sub_ps(s0_2, ref2);
+        const __m512 p0_2 = vec_exp2(x0_2);
+        sum2 = _mm512_add_ps(sum2, p0_2);
+        _mm512_storeu_ps(scores + 64 * key + 32, p0_2);
         max3 = _mm512_max_ps(max3, s0_3);
+        const __m512 x0_3 = _mm512_sub_ps(s0_3, ref3);
+        const __m512 p0_3 = vec_exp2(x0_3);
+        sum3 = _mm512_add_ps(sum3, p0_3);
+        _mm512_storeu_ps(scores + 64 * key + 48, p0_3);
         const int in_length1 = (key + 1) < length;
         const __mmask16 row1 = (__mmask16)(0u - (unsigned)(in_length1));
         const __m512 s1_0 = _mm512_mask_blend_ps(row1, hidden, c1_0);
         const __m512 s1_1 = _mm512_mask_blend_ps(row1, hidden, c1_1);
         const __m512 s1_2 = _mm512_mask_blend_ps(row1, hidden, c1_2);
         const __m512 s1_3 = _mm512_mask_blend_ps(row1, hidden, c1_3);
-        _mm512_storeu_ps(scores + 64 * key + 64, s1_0);
         max0 = _mm512_max_ps(max0, s1_0);
-        _mm512_storeu_ps(scores + 64 * key + 80, s1_1);
+        const __m512 x1_0 = _mm512_sub_ps(s1_0, ref0);
+        const __m512 p1_0 = vec_exp2(x1_0);
+        sum0 = _mm512_add_ps(sum0, p1_0);
+        _mm512_storeu_ps(scores + 64 * key + 64, p1_0);
         max1 = _mm512_max_ps(max1, s1_1);
-        _mm512_storeu_ps(scores + 64 * key + 96, s1_2);
+        const __m512 x1_1 = _mm512_sub_ps(s1_1, ref1);
+        const __m512 p1_1 = vec_exp2(x1_1);
+        sum1 = _mm512_add_ps(sum1, p1_1);
+        _mm512_storeu_ps(scores + 64 * key + 80, p1_1);
         max2 = _mm512_max_ps(max2, s1_2);
-        _mm512_storeu_ps(scores + 64 * key + 112, s1_3);
+        const __m512 x1_2 = _mm512_sub_ps(s1_2, ref2);
+        const __m512 p1_2 = vec_exp2(x1_2);
+        sum2 = _mm512_add_ps(sum2, p1_2);
+        _mm512_storeu_ps(scores + 64 * key + 96, p1_2);
         max3 = _mm512_max_ps(max3, s1_3);
+        const __m512 x1_3 = _mm512_sub_ps(s1_3, ref3);
+        const __m512 p1_3 = vec_exp2(x1_3);
+        sum3 = _mm512_add_ps(sum3, p1_3);
+        _mm512_storeu_ps(scores + 64 * key + 112, p1_3);
         const int in_length2 = (key + 2) < length;
         const __mmask16 row2 = (__mmask16)(0u - (unsigned)(in_length2));
         const __m512 s2_0 = _mm512_mask_blend_ps(row2, hidden, c2_0);
         const __m512 s2_1 = _mm512_mask_blend_ps(row2, hidden, c2_1);
         const __m512 s2_2 = _mm512_mask_blend_ps(row2, hidden, c2_2);
         const __m512 s2_3 = _mm512_mask_blend_ps(row2, hidden, c2_3);
-        _mm512_storeu_ps(scores + 64 * key + 128, s2_0);
         max0 = _mm512_max_ps(max0, s2_0);
-        _mm512_storeu_ps(scores + 64 * key + 144, s2_1);
+        const __m512 x2_0 = _mm512_sub_ps(s2_0, ref0);
+        const __m512 p2_0 = vec_exp2(x2_0);
+        sum0 = _mm512_add_ps(sum0, p2_0);
+        _mm512_storeu_ps(scores + 64 * key + 128, p2_0);
         max1 = _mm512_max_ps(max1, s2_1);
-        _mm512_storeu_ps(scores + 64 * key + 160, s2_2);
+        const __m512 x2_1 = _mm512_sub_ps(s2_1, ref1);
+        const __m512 p2_1 = vec_exp2(x2_1);
+        sum1 = _mm512_add_ps(sum1, p2_1);
+        _mm512_storeu_ps(scores + 64 * key + 144, p2_1);
         max2 = _mm512_max_ps(max2, s2_2);
-        _mm512_storeu_ps(scores + 64 * key + 176, s2_3);
+        const __m512 x2_2 = _mm512_sub_ps(s2_2, ref2);
+        const __m512 p2_2 = vec_exp2(x2_2);
+        sum2 = _mm512_add_ps(sum2, p2_2);
+        _mm512_storeu_ps(scores + 64 * key + 160, p2_2);
         max3 = _mm512_max_ps(max3, s2_3);
+        const __m512 x2_3 = _mm512_sub_ps(s2_3, ref3);
+        const __m512 p2_3 = vec_exp2(x2_3);
+        sum3 = _mm512_add_ps(sum3, p2_3);
+        _mm512_storeu_ps(scores + 64 * key + 176, p2_3);
         const int in_length3 = (key + 3) < length;
         const __mmask16 row3 = (__mmask16)(0u - (unsigned)(in_length3));
         const __m512 s3_0 = _mm512_mask_blend_ps(row3, hidden, c3_0);
         const __m512 s3_1 = _mm512_mask_blend_ps(row3, hidden, c3_1);
         const __m512 s3_2 = _mm512_mask_blend_ps(row3, hidden, c3_2);
         const __m512 s3_3 = _mm512_mask_blend_ps(row3, hidden, c3_3);
-        _mm512_storeu_ps(scores + 64 * key + 192, s3_0);
         max0 = _mm512_max_ps(max0, s3_0);
-        _mm512_storeu_ps(scores + 64 * key + 208, s3_1);
+        const __m512 x3_0 = _mm512_sub_ps(s3_0, ref0);
+        const __m512 p3_0 = vec_exp2(x3_0);
+        sum0 = _mm512_add_ps(sum0, p3_0);
+        _mm512_storeu_ps(scores + 64 * key + 192, p3_0);
         max1 = _mm512_max_ps(max1, s3_1);
-        _mm512_storeu_ps(scores + 64 * key + 224, s3_2);
+        const __m512 x3_1 = _mm512_sub_ps(s3_1, ref1);
+        const __m512 p3_1 = vec_exp2(x3_1);
+        sum1 = _mm512_add_ps(sum1, p3_1);
+        _mm512_storeu_ps(scores + 64 * key + 208, p3_1);
         max2 = _mm512_max_ps(max2, s3_2);
-        _mm512_storeu_ps(scores + 64 * key + 240, s3_3);
+        const __m512 x3_2 = _mm512_sub_ps(s3_2, ref2);
+        const __m512 p3_2 = vec_exp2(x3_2);
+        sum2 = _mm512_add_ps(sum2, p3_2);
+        _mm512_storeu_ps(scores + 64 * key + 224, p3_2);
         max3 = _mm512_max_ps(max3, s3_3);
+        const __m512 x3_3 = _mm512_sub_ps(s3_3, ref3);
+        const __m512 p3_3 = vec_exp2(x3_3);
+        sum3 = _mm512_add_ps(sum3, p3_3);
+        _mm512_storeu_ps(scores + 64 * key + 240, p3_3);
         const int in_length4 = (key + 4) < length;
         const __mmask16 row4 = (__mmask16)(0u - (unsigned)(in_length4));
         const __m512 s4_0 = _mm512_mask_blend_ps(row4, hidden, c4_0);
         const __m512 s4_1 = _mm512_mask_blend_ps(row4, hidden, c4_1);
         const __m512 s4_2 = _mm512_mask_blend_ps(row4, hidden, c4_2);
         const __m512 s4_3 = _mm512_mask_blend_ps(row4, hidden, c4_3);
-        _mm512_storeu_ps(scores + 64 * key + 256, s4_0);
         max0 = _mm512_max_ps(max0, s4_0);
-        _mm512_storeu_ps(scores + 64 * key + 272, s4_1);
+        const __m512 x4_0 = _mm512_sub_ps(s4_0, ref0);
+        const __m512 p4_0 = vec_exp2(x4_0);
+        sum0 = _mm512_add_ps(sum0, p4_0);
+        _mm512_storeu_ps(scores + 64 * key + 256, p4_0);
         max1 = _mm512_max_ps(max1, s4_1);
-        _mm512_storeu_ps(scores + 64 * key + 288, s4_2);
+        const __m512 x4_1 = _mm512_sub_ps(s4_1, ref1);
+        const __m512 p4_1 = vec_exp2(x4_1);
+        sum1 = _mm512_add_ps(sum1, p4_1);
+        _mm512_storeu_ps(scores + 64 * key + 272, p4_1);
         max2 = _mm512_max_ps(max2, s4_2);
-        _mm512_storeu_ps(scores + 64 * key + 304, s4_3);
+        const __m512 x4_2 = _mm512_sub_ps(s4_2, ref2);
+        const __m512 p4_2 = vec_exp2(x4_2);
+        sum2 = _mm512_add_ps(sum2, p4_2);
+        _mm512_storeu_ps(scores + 64 * key + 288, p4_2);
         max3 = _mm512_max_ps(max3, s4_3);
+        const __m512 x4_3 = _mm512_sub_ps(s4_3, ref3);
+        const __m512 p4_3 = vec_exp2(x4_3);
+        sum3 = _mm512_add_ps(sum3, p4_3);
+        _mm512_storeu_ps(scores + 64 * key + 304, p4_3);
         const int in_length5 = (key + 5) < length;
         const __mmask16 row5 = (__mmask16)(0u - (unsigned)(in_length5));
         const __m512 s5_0 = _mm512_mask_blend_ps(row5, hidden, c5_0);
         const __m512 s5_1 = _mm512_mask_blend_ps(row5, hidden, c5_1);
         const __m512 s5_2 = _mm512_mask_blend_ps(row5, hidden, c5_2);
         const __m512 s5_3 = _mm512_mask_blend_ps(row5, hidden, c5_3);
-        _mm512_storeu_ps(scores + 64 * key + 320, s5_0);
         max0 = _mm512_max_ps(max0, s5_0);
-        _mm512_storeu_ps(scores + 64 * key + 336, s5_1);
+        const __m512 x5_0 = _mm512_sub_ps(s5_0, ref0);
+        const __m512 p5_0 = vec_exp2(x5_0);
+        sum0 = _mm512_add_ps(sum0, p5_0);
+        _mm512_storeu_ps(scores + 64 * key + 320, p5_0);
         max1 = _mm512_max_ps(max1, s5_1);
-        _mm512_storeu_ps(scores + 64 * key + 352, s5_2);
+        const __m512 x5_1 = _mm512_sub_ps(s5_1, ref1);
+        const __m512 p5_1 = vec_exp2(x5_1);
+        sum1 = _mm512_add_ps(sum1, p5_1);
+        _mm512_storeu_ps(scores + 64 * key + 336, p5_1);
         max2 = _mm512_max_ps(max2, s5_2);
-        _mm512_storeu_ps(scores + 64 * key + 368, s5_3);
+        const __m512 x5_2 = _mm512_sub_ps(s5_2, ref2);
+        const __m512 p5_2 = vec_exp2(x5_2);
+        sum2 = _mm512_add_ps(sum2, p5_2);
+        _mm512_storeu_ps(scores + 64 * key + 352, p5_2);
         max3 = _mm512_max_ps(max3, s5_3);
+        const __m512 x5_3 = _mm512_sub_ps(s5_3, ref3);
+        const __m512 p5_3 = vec_exp2(x5_3);
+        sum3 = _mm512_add_ps(sum3, p5_3);
+        _mm512_storeu_ps(scores + 64 * key + 368, p5_3);
     }
     _mm512_storeu_ps(maxima, max0);
+    _mm512_storeu_ps(sums, sum0);
     _mm512_storeu_ps(maxima + 16, max1);
+    _mm512_storeu_ps(sums + 16, sum1);
     _mm512_storeu_ps(maxima + 32, max2);
+    _mm512_storeu_ps(sums + 32, sum2);
     _mm512_storeu_ps(maxima + 48, max3);
+    _mm512_storeu_ps(sums + 48, sum3);
 }
 
-/* Logits of the last 2 keys, where some query sees them. */
+/* Weights of the last 2 keys, where some query sees them. */
 static void scores_rest_64(const float *restrict key_rows, float *restrict queries,
-    float *restrict scores, float *restrict maxima, size_t length, size_t key_end)
+    float *restrict scores, float *restrict maxima, float *restrict references,
+    float *restrict sums, size_t length, size_t key_end)
 {
+    const __m512 ref0 = _mm512_loadu_ps(references);
     __m512 max0 = _mm512_loadu_ps(maxima);
+    __m512 sum0 = _mm512_loadu_ps(sums);
+    const __m512 ref1 = _mm512_loadu_ps(references + 16);
     __m512 max1 = _mm512_loadu_ps(maxima + 16);
+    __m512 sum1 = _mm512_loadu_ps(sums + 16);
+    const __m512 ref2 = _mm512_loadu_ps(references + 32);
     __m512 max2 = _mm512_loadu_ps(maxima + 32);
+    __m512 sum2 = _mm512_loadu_ps(sums + 32);
+    const __m512 ref3 = _mm512_loadu_ps(references + 48);
     __m512 max3 = _mm512_loadu_ps(maxima + 48);
+    __m512 sum3 = _mm512_loadu_ps(sums + 48);
     const __m512 hidden = _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u));
     if (126 < key_end) {
         /* 2 keys x 64 queries, not all visible */
@@ -1081,109 +1272,138 @@ static void scores_rest_64(const float *restrict key_rows, float *restrict queri
         const __m512 s0_1 = _mm512_mask_blend_ps(row0, hidden, c0_1);
         const __m512 s0_2 = _mm512_mask_blend_ps(row0, hidden, c0_2);
         const __m512 s0_3 = _mm512_mask_blend_ps(row0, hidden, c0_3);
-        _mm512_storeu_ps(scores + 8064, s0_0);
         max0 = _mm512_max_ps(max0, s0_0);
-        _mm512_storeu_ps(scores + 8080, s0_1);
+        const __m512 x0_0 = _mm512_sub_ps(s0_0, ref0);
+        const __m512 p0_0 = vec_exp2(x0_0);
+        sum0 = _mm512_add_ps(sum0, p0_0);
+        _mm512_storeu_ps(scores + 8064, p0_0);
         max1 = _mm512_max_ps(max1, s0_1);
-        _mm512_storeu_ps(scores + 8096, s0_2);
+        const __m512 x0_1 = _mm512_sub_ps(s0_1, ref1);
+        const __m512 p0_1 = vec_exp2(x0_1);
+        sum1 = _mm512_add_ps(sum1, p0_1);
+        _mm512_storeu_ps(scores + 8080, p0_1);
         max2 = _mm512_max_ps(max2, s0_2);
-        _mm512_storeu_ps(scores + 8112, s0_3);
+        const __m512 x0_2 = _mm512_sub_ps(s0_2, ref2);
+        const __m512 p0_2 = vec_exp2(x0_2);
+        sum2 = _mm512_add_ps(sum2, p0_2);
+        _mm512_storeu_ps(scores + 8096, p0_2);
         max3 = _mm512_max_ps(max3, s0_3);
+        const __m512 x0_3 = _mm512_sub_ps(s0_3, ref3);
+        const __m512 p0_3 = vec_exp2(x0_3);
+        sum3 = _mm512_add_ps(sum3, p0_3);
+        _mm512_storeu_ps(scores + 8112, p0_3);
         const int in_length1 = 127 < length;
         const __mmask16 row1 = (__mmask16)(0u - (unsigned)(in_length1));
         const __m512 s1_0 = _mm512_mask_blend_ps(row1, hidden, c1_0);
         const __m512 s1_1 = _mm512_mask_blend_ps(row1, hidden, c1_1);
         const __m512 s1_2 = _mm512_mask_blend_ps(row1, hidden, c1_2);
         const __m512 s1_3 = _mm512_mask_blend_ps(row1, hidden, c1_3);
-        _mm512_storeu_ps(scores + 8128, s1_0);
         max0 = _mm512_max_ps(max0, s1_0);
-        _mm512_storeu_ps(scores + 8144, s1_1);
+        const __m512 x1_0 = _mm512_sub_ps(s1_0, ref0);
+        const __m512 p1_0 = vec_exp2(x1_0);
+        sum0 = _mm512_add_ps(sum0, p1_0);
+        _mm512_storeu_ps(scores + 8128, p1_0);
         max1 = _mm512_max_ps(max1, s1_1);
-        _mm512_storeu_ps(scores + 8160, s1_2);
+        const __m512 x1_1 = _mm512_sub_ps(s1_1, ref1);
+        const __m512 p1_1 = vec_exp2(x1_1);
+        sum1 = _mm512_add_ps(sum1, p1_1);
+        _mm512_storeu_ps(scores + 8144, p1_1);
         max2 = _mm512_max_ps(max2, s1_2);
-        _mm512_storeu_ps(scores + 8176, s1_3);
+        const __m512 x1_2 = _mm512_sub_ps(s1_2, ref2);
+        const __m512 p1_2 = vec_exp2(x1_2);
+        sum2 = _mm512_add_ps(sum2, p1_2);
+        _mm512_storeu_ps(scores + 8160, p1_2);
         max3 = _mm512_max_ps(max3, s1_3);
+        const __m512 x1_3 = _mm512_sub_ps(s1_3, ref3);
+        const __m512 p1_3 = vec_exp2(x1_3);
+        sum3 = _mm512_add_ps(sum3, p1_3);
+        _mm512_storeu_ps(scores + 8176, p1_3);
     }
     _mm512_storeu_ps(maxima, max0);
+    _mm512_storeu_ps(sums, sum0);
     _mm512_storeu_ps(maxima + 16, max1);
+    _mm512_storeu_ps(sums + 16, sum1);
     _mm512_storeu_ps(maxima + 32, max2);
+    _mm512_storeu_ps(sums + 32, sum2);
     _mm512_storeu_ps(maxima + 48, max3);
+    _mm512_storeu_ps(sums + 48, sum3);
 }
 
-/* Reference of each query: its maximum, rounded up to a whole number. */
-static void finish_maxima_64(float *restrict maxima)
+/* References out of reach move to their maximum, rounded up. */
+static void move_references_64(float *restrict maxima, float *restrict references,
+    float *restrict sums)
 {
+    const __m512 middle = _mm512_set1_ps(8.0f);
+    const __m512 reach = _mm512_set1_ps(576.0f);
+    const __m512 none = _mm512_setzero_ps();
+    const __m512 ref0 = _mm512_loadu_ps(references);
     const __m512 max0 = _mm512_loadu_ps(maxima);
-    const __m512 whole0 = _mm512_ceil_ps(max0);
     const __mmask16 seen0 = _mm512_cmp_ps_mask(max0,
         _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u)), _CMP_NEQ_UQ);
-    const __m512 nothing0 = _mm512_setzero_ps();
-    const __m512 reference0 = _mm512_mask_blend_ps(seen0, nothing0, whole0);
-    _mm512_storeu_ps(maxima, reference0);
+    const __m512 reached0 = _mm512_mask_blend_ps(seen0, ref0, max0);
+    const __m512 above0 = _mm512_sub_ps(reached0, ref0);
+    const __m512 off0 = _mm512_sub_ps(above0, middle);
+    const __m512 square0 = _mm512_mul_ps(off0, off0);
+    const __mmask16 far0 = _mm512_cmp_ps_mask(square0, reach, _CMP_GT_OQ);
+    const __m512 whole0 = _mm512_ceil_ps(max0);
+    const __m512 new0 = _mm512_mask_blend_ps(far0, ref0, whole0);
+    _mm512_storeu_ps(references, new0);
+    _mm512_storeu_ps(sums, none);
+    const __m512 ref1 = _mm512_loadu_ps(references + 16);
     const __m512 max1 = _mm512_loadu_ps(maxima + 16);
-    const __m512 whole1 = _mm512_ceil_ps(max1);
     const __mmask16 seen1 = _mm512_cmp_ps_mask(max1,
         _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u)), _CMP_NEQ_UQ);
-    const __m512 nothing1 = _mm512_setzero_ps();
-    const __m512 reference1 = _mm512_mask_blend_ps(seen1, nothing1, whole1);
-    _mm512_storeu_ps(maxima + 16, reference1);
+    const __m512 reached1 = _mm512_mask_blend_ps(seen1, ref1, max1);
+    const __m512 above1 = _mm512_sub_ps(reached1, ref1);
+    const __m512 off1 = _mm512_sub_ps(above1, middle);
+    const __m512 square1 = _mm512_mul_ps(off1, off1);
+    const __mmask16 far1 = _mm512_cmp_ps_mask(square1, reach, _CMP_GT_OQ);
+    const __m512 whole1 = _mm512_ceil_ps(max1);
+    const __m512 new1 = _mm512_mask_blend_ps(far1, ref1, whole1);
+    _mm512_storeu_ps(references + 16, new1);
+    _mm512_storeu_ps(sums + 16, none);
+    const __m512 ref2 = _mm512_loadu_ps(references + 32);
     const __m512 max2 = _mm512_loadu_ps(maxima + 32);
-    const __m512 whole2 = _mm512_ceil_ps(max2);
     const __mmask16 seen2 = _mm512_cmp_ps_mask(max2,
         _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u)), _CMP_NEQ_UQ);
-    const __m512 nothing2 = _mm512_setzero_ps();
-    const __m512 reference2 = _mm512_mask_blend_ps(seen2, nothing2, whole2);
-    _mm512_storeu_ps(maxima + 32, reference2);
+    const __m512 reached2 = _mm512_mask_blend_ps(seen2, ref2, max2);
+    const __m512 above2 = _mm512_sub_ps(reached2, ref2);
+    const __m512 off2 = _mm512_sub_ps(above2, middle);
+    const __m512 square2 = _mm512_mul_ps(off2, off2);
+    const __mmask16 far2 = _mm512_cmp_ps_mask(square2, reach, _CMP_GT_OQ);
+    const __m512 whole2 = _mm512_ceil_ps(max2);
+    const __m512 new2 = _mm512_mask_blend_ps(far2, ref2, whole2);
+    _mm512_storeu_ps(references + 32, new2);
+    _mm512_storeu_ps(sums + 32, none);
+    const __m512 ref3 = _mm512_loadu_ps(references + 48);
     const __m512 max3 = _mm512_loadu_ps(maxima + 48);
-    const __m512 whole3 = _mm512_ceil_ps(max3);
     const __mmask16 seen3 = _mm512_cmp_ps_mask(max3,
         _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u)), _CMP_NEQ_UQ);
-    const __m512 nothing3 = _mm512_setzero_ps();
-    const __m512 reference3 = _mm512_mask_blend_ps(seen3, nothing3, whole3);
-    _mm512_storeu_ps(maxima + 48, reference3);
+    const __m512 reached3 = _mm512_mask_blend_ps(seen3, ref3, max3);
+    const __m512 above3 = _mm512_sub_ps(reached3, ref3);
+    const __m512 off3 = _mm512_sub_ps(above3, middle);
+    const __m512 square3 = _mm512_mul_ps(off3, off3);
+    const __mmask16 far3 = _mm512_cmp_ps_mask(square3, reach, _CMP_GT_OQ);
+    const __m512 whole3 = _mm512_ceil_ps(max3);
+    const __m512 new3 = _mm512_mask_blend_ps(far3, ref3, whole3);
+    _mm512_storeu_ps(references + 48, new3);
+    _mm512_storeu_ps(sums + 48, none);
 }
 
-/* exp of the logits of 64 queries, in place, and 1 / sum of each. */
-static void softmax_64(float *restrict scores, float *restrict maxima, float *restrict inverse_sums,
-    size_t key_end)
+/* 1 / sum of each query's weights. */
+static void invert_sums_64(float *restrict sums, float *restrict inverse_sums)
 {
-    const __m512 max0 = _mm512_loadu_ps(maxima);
-    __m512 sum0 = _mm512_setzero_ps();
-    const __m512 max1 = _mm512_loadu_ps(maxima + 16);
-    __m512 sum1 = _mm512_setzero_ps();
-    const __m512 max2 = _mm512_loadu_ps(maxima + 32);
-    __m512 sum2 = _mm512_setzero_ps();
-    const __m512 max3 = _mm512_loadu_ps(maxima + 48);
-    __m512 sum3 = _mm512_setzero_ps();
-    for (size_t key = 0; key < key_end; key++) {
-        const __m512 s0 = _mm512_loadu_ps(scores + 64 * key);
-        const __m512 x0 = _mm512_sub_ps(s0, max0);
-        const __m512 p0 = vec_exp2(x0);
-        sum0 = _mm512_add_ps(sum0, p0);
-        _mm512_storeu_ps(scores + 64 * key, p0);
-        const __m512 s1 = _mm512_loadu_ps(scores + 64 * key + 16);
-        const __m512 x1 = _mm512_sub_ps(s1, max1);
-        const __m512 p1 = vec_exp2(x1);
-        sum1 = _mm512_add_ps(sum1, p1);
-        _mm512_storeu_ps(scores + 64 * key + 16, p1);
-        const __m512 s2 = _mm512_loadu_ps(scores + 64 * key + 32);
-        const __m512 x2 = _mm512_sub_ps(s2, max2);
-        const __m512 p2 = vec_exp2(x2);
-        sum2 = _mm512_add_ps(sum2, p2);
-        _mm512_storeu_ps(scores + 64 * key + 32, p2);
-        const __m512 s3 = _mm512_loadu_ps(scores + 64 * key + 48);
-        const __m512 x3 = _mm512_sub_ps(s3, max3);
-        const __m512 p3 = vec_exp2(x3);
-        sum3 = _mm512_add_ps(sum3, p3);
-        _mm512_storeu_ps(scores + 64 * key + 48, p3);
-    }
     const __m512 one = _mm512_set1_ps(1.0f);
+    const __m512 sum0 = _mm512_loadu_ps(sums);
     const __m512 inverse0 = _mm512_div_ps(one, sum0);
     _mm512_storeu_ps(inverse_sums, inverse0);
+    const __m512 sum1 = _mm512_loadu_ps(sums + 16);
     const __m512 inverse1 = _mm512_div_ps(one, sum1);
     _mm512_storeu_ps(inverse_sums + 16, inverse1);
+    const __m512 sum2 = _mm512_loadu_ps(sums + 32);
     const __m512 inverse2 = _mm512_div_ps(one, sum2);
     _mm512_storeu_ps(inverse_sums + 32, inverse2);
+    const __m512 sum3 = _mm512_loadu_ps(sums + 48);
     const __m512 inverse3 = _mm512_div_ps(one, sum3);
     _mm512_storeu_ps(inverse_sums + 48, inverse3);
 }
@@ -1563,14 +1783,63 @@ static void attend_64(const float *restrict query_rows, const float *restrict ke
     float *queries = scratch;
     float *scores = scratch + 2048;
     float *maxima = scratch + 10240;
-    float *inverse_sums = scratch + 10304;
+    float *references = scratch + 10304;
+    float *sums = scratch + 10368;
+    float *inverse_sums = scratch + 10432;
     gather_queries_64(query_rows, queries);
-    start_maxima_64(maxima);
-    scores_open_64(key_rows, queries, scores, maxima, length);
-    scores_masked_64(key_rows, queries, scores, maxima, length, length, length);
-    scores_rest_64(key_rows, queries, scores, maxima, length, length);
-    finish_maxima_64(maxima);
-    softmax_64(scores, maxima, inverse_sums, length);
+    start_softmax_64(maxima, references, sums);
+    scores_open_64(key_rows, queries, scores, maxima, references, sums, length);
+    scores_masked_64(key_rows, queries, scores, maxima, references, sums, length, length, length);
+    scores_rest_64(key_rows, queries, scores, maxima, references, sums, length, length);
+    const __m512 middle = _mm512_set1_ps(8.0f);
+    const __m512 reach = _mm512_set1_ps(576.0f);
+    const __m512 ref0 = _mm512_loadu_ps(references);
+    const __m512 max0 = _mm512_loadu_ps(maxima);
+    const __mmask16 seen0 = _mm512_cmp_ps_mask(max0,
+        _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u)), _CMP_NEQ_UQ);
+    const __m512 reached0 = _mm512_mask_blend_ps(seen0, ref0, max0);
+    const __m512 above0 = _mm512_sub_ps(reached0, ref0);
+    const __m512 off0 = _mm512_sub_ps(above0, middle);
+    const __m512 square0 = _mm512_mul_ps(off0, off0);
+    const int far0 = (int)_mm512_cmp_ps_mask(square0, reach, _CMP_GT_OQ);
+    const __m512 ref1 = _mm512_loadu_ps(references + 16);
+    const __m512 max1 = _mm512_loadu_ps(maxima + 16);
+    const __mmask16 seen1 = _mm512_cmp_ps_mask(max1,
+        _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u)), _CMP_NEQ_UQ);
+    const __m512 reached1 = _mm512_mask_blend_ps(seen1, ref1, max1);
+    const __m512 above1 = _mm512_sub_ps(reached1, ref1);
+    const __m512 off1 = _mm512_sub_ps(above1, middle);
+    const __m512 square1 = _mm512_mul_ps(off1, off1);
+    const int far1 = (int)_mm512_cmp_ps_mask(square1, reach, _CMP_GT_OQ);
+    const int any_far1 = far0 | far1;
+    const __m512 ref2 = _mm512_loadu_ps(references + 32);
+    const __m512 max2 = _mm512_loadu_ps(maxima + 32);
+    const __mmask16 seen2 = _mm512_cmp_ps_mask(max2,
+        _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u)), _CMP_NEQ_UQ);
+    const __m512 reached2 = _mm512_mask_blend_ps(seen2, ref2, max2);
+    const __m512 above2 = _mm512_sub_ps(reached2, ref2);
+    const __m512 off2 = _mm512_sub_ps(above2, middle);
+    const __m512 square2 = _mm512_mul_ps(off2, off2);
+    const int far2 = (int)_mm512_cmp_ps_mask(square2, reach, _CMP_GT_OQ);
+    const int any_far2 = any_far1 | far2;
+    const __m512 ref3 = _mm512_loadu_ps(references + 48);
+    const __m512 max3 = _mm512_loadu_ps(maxima + 48);
+    const __mmask16 seen3 = _mm512_cmp_ps_mask(max3,
+        _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u)), _CMP_NEQ_UQ);
+    const __m512 reached3 = _mm512_mask_blend_ps(seen3, ref3, max3);
+    const __m512 above3 = _mm512_sub_ps(reached3, ref3);
+    const __m512 off3 = _mm512_sub_ps(above3, middle);
+    const __m512 square3 = _mm512_mul_ps(off3, off3);
+    const int far3 = (int)_mm512_cmp_ps_mask(square3, reach, _CMP_GT_OQ);
+    const int any_far3 = any_far2 | far3;
+    if (any_far3) {
+        move_references_64(maxima, references, sums);
+        scores_open_64(key_rows, queries, scores, maxima, references, sums, length);
+        scores_masked_64(key_rows, queries, scores, maxima, references, sums, length, length,
+            length);
+        scores_rest_64(key_rows, queries, scores, maxima, references, sums, length, length);
+    }
+    invert_sums_64(sums, inverse_sums);
     context_64_13x2(value_rows, out_rows, scores, inverse_sums, length, length);
     context_64_12x2(value_rows, out_rows, scores, inverse_sums, length, length);
 }
@@ -1584,7 +1853,7 @@ static void phase_attention(const attn_args *restrict args, float *restrict work
     float *ws_k = workspace + 49152;
     float *ws_v = workspace + 98304;
     float *ws_heads = workspace + 147456;
-    float *scratch = workspace + 10368 * part + 196608;
+    float *scratch = workspace + 10496 * part + 196608;
     {
         const size_t length = (size_t)kv_lengths[0];
         const size_t first = 24 * part / parts;

@@ -48,18 +48,20 @@
  *     the head
  *   attention: 1 block of 4 queries (4 vectors), context row tiles 2x2
  *   scores: key tiles 2x2, k unrolled by 8
- *   softmax: whole rows, whole-number maximum, base 2, exact
+ *   softmax: in the score tiles, whole rows, base 2, exact
  *   context: tile 2x4, k unrolled by 4
  *   matmul flops: projections 16384, core 2048; at least 11403 cycles
- *   bytes: packed 4224, workspace 2368 (320 more a part), stack under 4096, code about 22032
+ *   bytes: packed 4224, workspace 2496 (448 more a part), stack under 4096, code about 22032
  *   workspace + 0: q, queries, head-major [head][row][dim]
  *   workspace + 128: k, keys, head-major [head][row][dim]
  *   workspace + 256: v, values, head-major [head][row][dim]
  *   workspace + 384: heads, concatenated heads [row][head][dim]
  *   workspace of a part + 0: queries, query block, transposed: [head_dim][queries]
- *   workspace of a part + 32: scores, logits, then weights before division: [kv_len][queries]
- *   workspace of a part + 48: maxima, reference maximum of each query
- *   workspace of a part + 64: inverse_sums, 1 / sum of weights of each query
+ *   workspace of a part + 32: scores, weights before division: [keys][queries]
+ *   workspace of a part + 48: maxima, largest logit so far of each query
+ *   workspace of a part + 64: references, reference of each query
+ *   workspace of a part + 80: sums, sum of weights of each query
+ *   workspace of a part + 96: inverse_sums, 1 / sum of weights of each query
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -93,11 +95,11 @@ static inline float round_up(float x)
     return whole < x ? whole + 1.0f : whole;
 }
 
-/* 2^x for x <= 0, 0 below -126 (no denormals), NaN stays NaN. Round to nearest by adding 1.5 * 2^23
- * (its low bits then hold the exponent plus its bias), polynomial on [-1/2, 1/2]. */
+/* 2^(x + 16) for x <= 64, 0 below -142 (no denormals), NaN stays NaN. Round to nearest by adding
+ * 1.5 * 2^23 + 143 (the low bits then hold exponent plus bias), polynomial on [-1/2, 1/2]. */
 static inline float scalar_exp2(float x)
 {
-    const float magic = 0x1.8000fep23f;
+    const float magic = 0x1.80011ep23f;
     const union float_bits biased = {.f = x + magic};
     const float r = x - (biased.f - magic);
     const union float_bits power = {.u = biased.u << 23};
@@ -107,7 +109,7 @@ static inline float scalar_exp2(float x)
     p = p * r + 0x1.ebf9c2p-3f;
     p = p * r + 0x1.62e42ap-1f;
     p = p * r + 0x1p+0f;
-    return x < -126.0f ? 0.0f : p * power.f;
+    return x < -142.0f ? 0.0f : p * power.f;
 }
 
 /* A 1x1 block: the strides do not matter. */
@@ -854,24 +856,43 @@ static void gather_queries_4(const float *restrict query_rows, float *restrict q
     }
 }
 
-/* No key seen yet. */
-static void start_maxima_4(float *restrict maxima)
+/* No key seen yet; every reference is 0. */
+static void start_softmax_4(float *restrict maxima, float *restrict references,
+    float *restrict sums)
 {
     const float nothing = minus_infinity();
+    const float none = 0.0f;
     maxima[0] = nothing;
+    references[0] = none;
+    sums[0] = none;
     maxima[1] = nothing;
+    references[1] = none;
+    sums[1] = none;
     maxima[2] = nothing;
+    references[2] = none;
+    sums[2] = none;
     maxima[3] = nothing;
+    references[3] = none;
+    sums[3] = none;
 }
 
-/* Logits of keys from 0 on, in tiles of 2. */
+/* Weights of keys from 0 on, in tiles of 2. */
 static void scores_2keys_4(const float *restrict key_rows, float *restrict queries,
-    float *restrict scores, float *restrict maxima)
+    float *restrict scores, float *restrict maxima, float *restrict references,
+    float *restrict sums)
 {
+    const float ref0 = references[0];
     float max0 = maxima[0];
+    float sum0 = sums[0];
+    const float ref1 = references[1];
     float max1 = maxima[1];
+    float sum1 = sums[1];
+    const float ref2 = references[2];
     float max2 = maxima[2];
+    float sum2 = sums[2];
+    const float ref3 = references[3];
     float max3 = maxima[3];
+    float sum3 = sums[3];
     {
         /* 2 keys x 4 queries */
         float c0_0 = 0.0f;
@@ -1010,22 +1031,46 @@ static void scores_2keys_4(const float *restrict key_rows, float *restrict queri
             c1_2 = a1 * b2 + c1_2;
             c1_3 = a1 * b3 + c1_3;
         }
-        scores[0] = c0_0;
         max0 = max0 > c0_0 ? max0 : c0_0;
-        scores[1] = c0_1;
+        const float x0_0 = c0_0 - ref0;
+        const float p0_0 = scalar_exp2(x0_0);
+        sum0 = sum0 + p0_0;
+        scores[0] = p0_0;
         max1 = max1 > c0_1 ? max1 : c0_1;
-        scores[2] = c0_2;
+        const float x0_1 = c0_1 - ref1;
+        const float p0_1 = scalar_exp2(x0_1);
+        sum1 = sum1 + p0_1;
+        scores[1] = p0_1;
         max2 = max2 > c0_2 ? max2 : c0_2;
-        scores[3] = c0_3;
+        const float x0_2 = c0_2 - ref2;
+        const float p0_2 = scalar_exp2(x0_2);
+        sum2 = sum2 + p0_2;
+        scores[2] = p0_2;
         max3 = max3 > c0_3 ? max3 : c0_3;
-        scores[4] = c1_0;
+        const float x0_3 = c0_3 - ref3;
+        const float p0_3 = scalar_exp2(x0_3);
+        sum3 = sum3 + p0_3;
+        scores[3] = p0_3;
         max0 = max0 > c1_0 ? max0 : c1_0;
-        scores[5] = c1_1;
+        const float x1_0 = c1_0 - ref0;
+        const float p1_0 = scalar_exp2(x1_0);
+        sum0 = sum0 + p1_0;
+        scores[4] = p1_0;
         max1 = max1 > c1_1 ? max1 : c1_1;
-        scores[6] = c1_2;
+        const float x1_1 = c1_1 - ref1;
+        const float p1_1 = scalar_exp2(x1_1);
+        sum1 = sum1 + p1_1;
+        scores[5] = p1_1;
         max2 = max2 > c1_2 ? max2 : c1_2;
-        scores[7] = c1_3;
+        const float x1_2 = c1_2 - ref2;
+        const float p1_2 = scalar_exp2(x1_2);
+        sum2 = sum2 + p1_2;
+        scores[6] = p1_2;
         max3 = max3 > c1_3 ? max3 : c1_3;
+        const float x1_3 = c1_3 - ref3;
+        const float p1_3 = scalar_exp2(x1_3);
+        sum3 = sum3 + p1_3;
+        scores[7] = p1_3;
     }
     {
         /* 2 keys x 4 queries */
@@ -1165,152 +1210,120 @@ static void scores_2keys_4(const float *restrict key_rows, float *restrict queri
             c1_2 = a1 * b2 + c1_2;
             c1_3 = a1 * b3 + c1_3;
         }
-        scores[8] = c0_0;
         max0 = max0 > c0_0 ? max0 : c0_0;
-        scores[9] = c0_1;
+        const float x0_0 = c0_0 - ref0;
+        const float p0_0 = scalar_exp2(x0_0);
+        sum0 = sum0 + p0_0;
+        scores[8] = p0_0;
         max1 = max1 > c0_1 ? max1 : c0_1;
-        scores[10] = c0_2;
+        const float x0_1 = c0_1 - ref1;
+        const float p0_1 = scalar_exp2(x0_1);
+        sum1 = sum1 + p0_1;
+        scores[9] = p0_1;
         max2 = max2 > c0_2 ? max2 : c0_2;
-        scores[11] = c0_3;
+        const float x0_2 = c0_2 - ref2;
+        const float p0_2 = scalar_exp2(x0_2);
+        sum2 = sum2 + p0_2;
+        scores[10] = p0_2;
         max3 = max3 > c0_3 ? max3 : c0_3;
-        scores[12] = c1_0;
+        const float x0_3 = c0_3 - ref3;
+        const float p0_3 = scalar_exp2(x0_3);
+        sum3 = sum3 + p0_3;
+        scores[11] = p0_3;
         max0 = max0 > c1_0 ? max0 : c1_0;
-        scores[13] = c1_1;
+        const float x1_0 = c1_0 - ref0;
+        const float p1_0 = scalar_exp2(x1_0);
+        sum0 = sum0 + p1_0;
+        scores[12] = p1_0;
         max1 = max1 > c1_1 ? max1 : c1_1;
-        scores[14] = c1_2;
+        const float x1_1 = c1_1 - ref1;
+        const float p1_1 = scalar_exp2(x1_1);
+        sum1 = sum1 + p1_1;
+        scores[13] = p1_1;
         max2 = max2 > c1_2 ? max2 : c1_2;
-        scores[15] = c1_3;
+        const float x1_2 = c1_2 - ref2;
+        const float p1_2 = scalar_exp2(x1_2);
+        sum2 = sum2 + p1_2;
+        scores[14] = p1_2;
         max3 = max3 > c1_3 ? max3 : c1_3;
+        const float x1_3 = c1_3 - ref3;
+        const float p1_3 = scalar_exp2(x1_3);
+        sum3 = sum3 + p1_3;
+        scores[15] = p1_3;
     }
     maxima[0] = max0;
+    sums[0] = sum0;
     maxima[1] = max1;
+    sums[1] = sum1;
     maxima[2] = max2;
+    sums[2] = sum2;
     maxima[3] = max3;
+    sums[3] = sum3;
 }
 
-/* Reference of each query: its maximum, rounded up to a whole number. */
-static void finish_maxima_4(float *restrict maxima)
+/* References out of reach move to their maximum, rounded up. */
+static void move_references_4(float *restrict maxima, float *restrict references,
+    float *restrict sums)
 {
+    const float middle = 8.0f;
+    const float reach = 576.0f;
+    const float none = 0.0f;
+    const float ref0 = references[0];
     const float max0 = maxima[0];
+    const float above0 = max0 - ref0;
+    const float off0 = above0 - middle;
+    const float square0 = off0 * off0;
+    const int far0 = square0 > reach;
     const float whole0 = round_up(max0);
-    maxima[0] = whole0;
+    const float new0 = far0 ? whole0 : ref0;
+    references[0] = new0;
+    sums[0] = none;
+    const float ref1 = references[1];
     const float max1 = maxima[1];
+    const float above1 = max1 - ref1;
+    const float off1 = above1 - middle;
+    const float square1 = off1 * off1;
+    const int far1 = square1 > reach;
     const float whole1 = round_up(max1);
-    maxima[1] = whole1;
+    const float new1 = far1 ? whole1 : ref1;
+    references[1] = new1;
+    sums[1] = none;
+    const float ref2 = references[2];
     const float max2 = maxima[2];
+    const float above2 = max2 - ref2;
+    const float off2 = above2 - middle;
+    const float square2 = off2 * off2;
+    const int far2 = square2 > reach;
     const float whole2 = round_up(max2);
-    maxima[2] = whole2;
+    const float new2 = far2 ? whole2 : ref2;
+    references[2] = new2;
+    sums[2] = none;
+    const float ref3 = references[3];
     const float max3 = maxima[3];
+    const float above3 = max3 - ref3;
+    const float off3 = above3 - middle;
+    const float square3 = off3 * off3;
+    const int far3 = square3 > reach;
     const float whole3 = round_up(max3);
-    maxima[3] = whole3;
+    const float new3 = far3 ? whole3 : ref3;
+    references[3] = new3;
+    sums[3] = none;
 }
 
-/* exp of the logits of 4 queries, in place, and 1 / sum of each. */
-static void softmax_4(float *restrict scores, float *restrict maxima, float *restrict inverse_sums)
+/* 1 / sum of each query's weights. */
+static void invert_sums_4(float *restrict sums, float *restrict inverse_sums)
 {
-    const float max0 = maxima[0];
-    float sum0 = 0.0f;
-    const float max1 = maxima[1];
-    float sum1 = 0.0f;
-    const float max2 = maxima[2];
-    float sum2 = 0.0f;
-    const float max3 = maxima[3];
-    float sum3 = 0.0f;
-    {
-        const float s0 = scores[0];
-        const float x0 = s0 - max0;
-        const float p0 = scalar_exp2(x0);
-        sum0 = sum0 + p0;
-        scores[0] = p0;
-        const float s1 = scores[1];
-        const float x1 = s1 - max1;
-        const float p1 = scalar_exp2(x1);
-        sum1 = sum1 + p1;
-        scores[1] = p1;
-        const float s2 = scores[2];
-        const float x2 = s2 - max2;
-        const float p2 = scalar_exp2(x2);
-        sum2 = sum2 + p2;
-        scores[2] = p2;
-        const float s3 = scores[3];
-        const float x3 = s3 - max3;
-        const float p3 = scalar_exp2(x3);
-        sum3 = sum3 + p3;
-        scores[3] = p3;
-    }
-    {
-        const float s0 = scores[4];
-        const float x0 = s0 - max0;
-        const float p0 = scalar_exp2(x0);
-        sum0 = sum0 + p0;
-        scores[4] = p0;
-        const float s1 = scores[5];
-        const float x1 = s1 - max1;
-        const float p1 = scalar_exp2(x1);
-        sum1 = sum1 + p1;
-        scores[5] = p1;
-        const float s2 = scores[6];
-        const float x2 = s2 - max2;
-        const float p2 = scalar_exp2(x2);
-        sum2 = sum2 + p2;
-        scores[6] = p2;
-        const float s3 = scores[7];
-        const float x3 = s3 - max3;
-        const float p3 = scalar_exp2(x3);
-        sum3 = sum3 + p3;
-        scores[7] = p3;
-    }
-    {
-        const float s0 = scores[8];
-        const float x0 = s0 - max0;
-        const float p0 = scalar_exp2(x0);
-        sum0 = sum0 + p0;
-        scores[8] = p0;
-        const float s1 = scores[9];
-        const float x1 = s1 - max1;
-        const float p1 = scalar_exp2(x1);
-        sum1 = sum1 + p1;
-        scores[9] = p1;
-        const float s2 = scores[10];
-        const float x2 = s2 - max2;
-        const float p2 = scalar_exp2(x2);
-        sum2 = sum2 + p2;
-        scores[10] = p2;
-        const float s3 = scores[11];
-        const float x3 = s3 - max3;
-        const float p3 = scalar_exp2(x3);
-        sum3 = sum3 + p3;
-        scores[11] = p3;
-    }
-    {
-        const float s0 = scores[12];
-        const float x0 = s0 - max0;
-        const float p0 = scalar_exp2(x0);
-        sum0 = sum0 + p0;
-        scores[12] = p0;
-        const float s1 = scores[13];
-        const float x1 = s1 - max1;
-        const float p1 = scalar_exp2(x1);
-        sum1 = sum1 + p1;
-        scores[13] = p1;
-        const float s2 = scores[14];
-        const float x2 = s2 - max2;
-        const float p2 = scalar_exp2(x2);
-        sum2 = sum2 + p2;
-        scores[14] = p2;
-        const float s3 = scores[15];
-        const float x3 = s3 - max3;
-        const float p3 = scalar_exp2(x3);
-        sum3 = sum3 + p3;
-        scores[15] = p3;
-    }
     const float one = 1.0f;
+    const float sum0 = sums[0];
     const float inverse0 = one / sum0;
     inverse_sums[0] = inverse0;
+    const float sum1 = sums[1];
     const float inverse1 = one / sum1;
     inverse_sums[1] = inverse1;
+    const float sum2 = sums[2];
     const float inverse2 = one / sum2;
     inverse_sums[2] = inverse2;
+    const float sum3 = sums[3];
     const float inverse3 = one / sum3;
     inverse_sums[3] = inverse3;
 }
@@ -1704,12 +1717,46 @@ static void attend_4(const float *restrict query_rows, const float *restrict key
     float *queries = scratch;
     float *scores = scratch + 32;
     float *maxima = scratch + 48;
-    float *inverse_sums = scratch + 64;
+    float *references = scratch + 64;
+    float *sums = scratch + 80;
+    float *inverse_sums = scratch + 96;
     gather_queries_4(query_rows, queries);
-    start_maxima_4(maxima);
-    scores_2keys_4(key_rows, queries, scores, maxima);
-    finish_maxima_4(maxima);
-    softmax_4(scores, maxima, inverse_sums);
+    start_softmax_4(maxima, references, sums);
+    scores_2keys_4(key_rows, queries, scores, maxima, references, sums);
+    const float middle = 8.0f;
+    const float reach = 576.0f;
+    const float ref0 = references[0];
+    const float max0 = maxima[0];
+    const float above0 = max0 - ref0;
+    const float off0 = above0 - middle;
+    const float square0 = off0 * off0;
+    const int far0 = (square0 > reach);
+    const float ref1 = references[1];
+    const float max1 = maxima[1];
+    const float above1 = max1 - ref1;
+    const float off1 = above1 - middle;
+    const float square1 = off1 * off1;
+    const int far1 = (square1 > reach);
+    const int any_far1 = far0 | far1;
+    const float ref2 = references[2];
+    const float max2 = maxima[2];
+    const float above2 = max2 - ref2;
+    const float off2 = above2 - middle;
+    const float square2 = off2 * off2;
+    const int far2 = (square2 > reach);
+    const int any_far2 = any_far1 | far2;
+    const float ref3 = references[3];
+    const float max3 = maxima[3];
+    const float above3 = max3 - ref3;
+    const float off3 = above3 - middle;
+    const float square3 = off3 * off3;
+    const int far3 = (square3 > reach);
+    const int any_far3 = any_far2 | far3;
+    if (any_far3) {
+        move_references_4(maxima, references, sums);
+        scores_2keys_4(key_rows, queries, scores, maxima, references, sums);
+    }
+    invert_sums_4(sums, inverse_sums);
     context_4_2x4(value_rows, out_rows, scores, inverse_sums);
 }
 

@@ -142,8 +142,8 @@ extern "C" {
 /* Bytes of the packed weights (0: none needed), of the workspace of one part and of every further
  * part; alignment of both; phases of tutorial_2x4x16_forward_part. */
 #define TUTORIAL_2X4X16_PACKED_BYTES 4224
-#define TUTORIAL_2X4X16_WORKSPACE_BYTES 2368
-#define TUTORIAL_2X4X16_PART_BYTES 320
+#define TUTORIAL_2X4X16_WORKSPACE_BYTES 2496
+#define TUTORIAL_2X4X16_PART_BYTES 448
 #define TUTORIAL_2X4X16_ALIGNMENT 64
 #define TUTORIAL_2X4X16_PHASES 3
 

@@ -48,18 +48,20 @@
  *     the head
  *   attention: 1 block of 4 queries (1 vectors), context row tiles 1x4
  *   scores: key tiles 1x4, k unrolled by 8
- *   softmax: whole rows, whole-number maximum, base 2, exact
+ *   softmax: in the score tiles, whole rows, base 2, exact
  *   context: tile 4x1, k unrolled by 4
  *   matmul flops: projections 262144, core 8192; at least 11369 cycles
- *   bytes: packed 66048, workspace 8704 (512 more a part), stack under 8192, code about 6368
+ *   bytes: packed 66048, workspace 8832 (640 more a part), stack under 8192, code about 6368
  *   workspace + 0: q, queries, head-major [head][row][dim]
  *   workspace + 512: k, keys, head-major [head][row][dim]
  *   workspace + 1024: v, values, head-major [head][row][dim]
  *   workspace + 1536: heads, concatenated heads [row][head][dim]
  *   workspace of a part + 0: queries, query block, transposed: [head_dim][queries]
- *   workspace of a part + 64: scores, logits, then weights before division: [kv_len][queries]
- *   workspace of a part + 96: maxima, reference maximum of each query
- *   workspace of a part + 112: inverse_sums, 1 / sum of weights of each query
+ *   workspace of a part + 64: scores, weights before division: [keys][queries]
+ *   workspace of a part + 96: maxima, largest logit so far of each query
+ *   workspace of a part + 112: references, reference of each query
+ *   workspace of a part + 128: sums, sum of weights of each query
+ *   workspace of a part + 144: inverse_sums, 1 / sum of weights of each query
  */
 #include <immintrin.h>
 #include <stddef.h>
@@ -84,11 +86,11 @@
 #define APART static
 #endif
 
-/* 2^x for x <= 0, 0 below -126 (no denormals), NaN stays NaN. Round to nearest by adding 1.5 * 2^23
- * (its low bits then hold the exponent plus its bias), polynomial on [-1/2, 1/2]. */
+/* 2^(x + 16) for x <= 64, 0 below -142 (no denormals), NaN stays NaN. Round to nearest by adding
+ * 1.5 * 2^23 + 143 (the low bits then hold exponent plus bias), polynomial on [-1/2, 1/2]. */
 static inline __m256 vec_exp2(__m256 x)
 {
-    const __m256 magic = _mm256_set1_ps(0x1.8000fep23f);
+    const __m256 magic = _mm256_set1_ps(0x1.80011ep23f);
     const __m256 biased = _mm256_add_ps(x, magic);
     const __m256 r = _mm256_sub_ps(x, _mm256_sub_ps(biased, magic));
     const __m256 power = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(biased), 23));
@@ -98,7 +100,7 @@ static inline __m256 vec_exp2(__m256 x)
     p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.ebf9c2p-3f));
     p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.62e42ap-1f));
     p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1p+0f));
-    return _mm256_andnot_ps(_mm256_cmp_ps(x, _mm256_set1_ps(-126.0f), _CMP_LT_OQ),
+    return _mm256_andnot_ps(_mm256_cmp_ps(x, _mm256_set1_ps(-142.0f), _CMP_LT_OQ),
                             _mm256_mul_ps(p, power));
 }
 
@@ -483,18 +485,25 @@ static void gather_queries_4(const float *restrict query_rows, float *restrict q
     }
 }
 
-/* No key seen yet. */
-static void start_maxima_4(float *restrict maxima)
+/* No key seen yet; every reference is 0. */
+static void start_softmax_4(float *restrict maxima, float *restrict references,
+    float *restrict sums)
 {
     const __m256 nothing = _mm256_castsi256_ps(_mm256_set1_epi32((int)0xff800000u));
+    const __m256 none = _mm256_setzero_ps();
     _mm256_storeu_ps(maxima, nothing);
+    _mm256_storeu_ps(references, none);
+    _mm256_storeu_ps(sums, none);
 }
 
-/* Logits of keys from 0 on, in tiles of 4. */
+/* Weights of keys from 0 on, in tiles of 4. */
 static void scores_4keys_4(const float *restrict key_rows, float *restrict queries,
-    float *restrict scores, float *restrict maxima)
+    float *restrict scores, float *restrict maxima, float *restrict references,
+    float *restrict sums)
 {
+    const __m256 ref0 = _mm256_loadu_ps(references);
     __m256 max0 = _mm256_loadu_ps(maxima);
+    __m256 sum0 = _mm256_loadu_ps(sums);
     {
         /* 4 keys x 8 queries */
         __m256 c0_0 = _mm256_setzero_ps();
@@ -589,39 +598,55 @@ static void scores_4keys_4(const float *restrict key_rows, float *restrict queri
             const __m256 a3 = _mm256_broadcast_ss(key_rows + 31);
             c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
         }
-        _mm256_storeu_ps(scores, c0_0);
         max0 = _mm256_max_ps(max0, c0_0);
-        _mm256_storeu_ps(scores + 8, c1_0);
+        const __m256 x0_0 = _mm256_sub_ps(c0_0, ref0);
+        const __m256 p0_0 = vec_exp2(x0_0);
+        sum0 = _mm256_add_ps(sum0, p0_0);
+        _mm256_storeu_ps(scores, p0_0);
         max0 = _mm256_max_ps(max0, c1_0);
-        _mm256_storeu_ps(scores + 16, c2_0);
+        const __m256 x1_0 = _mm256_sub_ps(c1_0, ref0);
+        const __m256 p1_0 = vec_exp2(x1_0);
+        sum0 = _mm256_add_ps(sum0, p1_0);
+        _mm256_storeu_ps(scores + 8, p1_0);
         max0 = _mm256_max_ps(max0, c2_0);
-        _mm256_storeu_ps(scores + 24, c3_0);
+        const __m256 x2_0 = _mm256_sub_ps(c2_0, ref0);
+        const __m256 p2_0 = vec_exp2(x2_0);
+        sum0 = _mm256_add_ps(sum0, p2_0);
+        _mm256_storeu_ps(scores + 16, p2_0);
         max0 = _mm256_max_ps(max0, c3_0);
+        const __m256 x3_0 = _mm256_sub_ps(c3_0, ref0);
+        const __m256 p3_0 = vec_exp2(x3_0);
+        sum0 = _mm256_add_ps(sum0, p3_0);
+        _mm256_storeu_ps(scores + 24, p3_0);
     }
     _mm256_storeu_ps(maxima, max0);
+    _mm256_storeu_ps(sums, sum0);
 }
 
-/* Reference of each query: its maximum, rounded up to a whole number. */
-static void finish_maxima_4(float *restrict maxima)
+/* References out of reach move to their maximum, rounded up. */
+static void move_references_4(float *restrict maxima, float *restrict references,
+    float *restrict sums)
 {
+    const __m256 middle = _mm256_set1_ps(8.0f);
+    const __m256 reach = _mm256_set1_ps(576.0f);
+    const __m256 none = _mm256_setzero_ps();
+    const __m256 ref0 = _mm256_loadu_ps(references);
     const __m256 max0 = _mm256_loadu_ps(maxima);
+    const __m256 above0 = _mm256_sub_ps(max0, ref0);
+    const __m256 off0 = _mm256_sub_ps(above0, middle);
+    const __m256 square0 = _mm256_mul_ps(off0, off0);
+    const __m256 far0 = _mm256_cmp_ps(square0, reach, _CMP_GT_OQ);
     const __m256 whole0 = _mm256_ceil_ps(max0);
-    _mm256_storeu_ps(maxima, whole0);
+    const __m256 new0 = _mm256_blendv_ps(ref0, whole0, far0);
+    _mm256_storeu_ps(references, new0);
+    _mm256_storeu_ps(sums, none);
 }
 
-/* exp of the logits of 4 queries, in place, and 1 / sum of each. */
-static void softmax_4(float *restrict scores, float *restrict maxima, float *restrict inverse_sums)
+/* 1 / sum of each query's weights. */
+static void invert_sums_4(float *restrict sums, float *restrict inverse_sums)
 {
-    const __m256 max0 = _mm256_loadu_ps(maxima);
-    __m256 sum0 = _mm256_setzero_ps();
-    for (size_t key = 0; key < 4; key++) {
-        const __m256 s0 = _mm256_loadu_ps(scores + 8 * key);
-        const __m256 x0 = _mm256_sub_ps(s0, max0);
-        const __m256 p0 = vec_exp2(x0);
-        sum0 = _mm256_add_ps(sum0, p0);
-        _mm256_storeu_ps(scores + 8 * key, p0);
-    }
     const __m256 one = _mm256_set1_ps(1.0f);
+    const __m256 sum0 = _mm256_loadu_ps(sums);
     const __m256 inverse0 = _mm256_div_ps(one, sum0);
     _mm256_storeu_ps(inverse_sums, inverse0);
 }
@@ -700,12 +725,25 @@ static void attend_4(const float *restrict query_rows, const float *restrict key
     float *queries = scratch;
     float *scores = scratch + 64;
     float *maxima = scratch + 96;
-    float *inverse_sums = scratch + 112;
+    float *references = scratch + 112;
+    float *sums = scratch + 128;
+    float *inverse_sums = scratch + 144;
     gather_queries_4(query_rows, queries);
-    start_maxima_4(maxima);
-    scores_4keys_4(key_rows, queries, scores, maxima);
-    finish_maxima_4(maxima);
-    softmax_4(scores, maxima, inverse_sums);
+    start_softmax_4(maxima, references, sums);
+    scores_4keys_4(key_rows, queries, scores, maxima, references, sums);
+    const __m256 middle = _mm256_set1_ps(8.0f);
+    const __m256 reach = _mm256_set1_ps(576.0f);
+    const __m256 ref0 = _mm256_loadu_ps(references);
+    const __m256 max0 = _mm256_loadu_ps(maxima);
+    const __m256 above0 = _mm256_sub_ps(max0, ref0);
+    const __m256 off0 = _mm256_sub_ps(above0, middle);
+    const __m256 square0 = _mm256_mul_ps(off0, off0);
+    const int far0 = _mm256_movemask_ps(_mm256_cmp_ps(square0, reach, _CMP_GT_OQ));
+    if (far0) {
+        move_references_4(maxima, references, sums);
+        scores_4keys_4(key_rows, queries, scores, maxima, references, sums);
+    }
+    invert_sums_4(sums, inverse_sums);
     context_4_4x1(value_rows, out_rows, scores, inverse_sums);
 }
 
@@ -716,7 +754,7 @@ static void phase_attention(float *restrict workspace, size_t part, size_t parts
     float *ws_k = workspace + 512;
     float *ws_v = workspace + 1024;
     float *ws_heads = workspace + 1536;
-    float *scratch = workspace + 128 * part + 2048;
+    float *scratch = workspace + 160 * part + 2048;
     const size_t first = 16 * part / parts;
     const size_t last = 16 * (part + 1) / parts;
     for (size_t nth = first; nth < last; nth++) {

@@ -4,16 +4,16 @@ local exp2 <const> = require("gen.isa.exp2")
 local function exp2_helper(name, accuracy)
     return {
         text = ([[
-/* 2^x for x <= 0, 0 below -126 (no denormals), NaN stays NaN. Round to nearest by adding 1.5 * 2^23
- * (its low bits then hold the exponent plus its bias), polynomial on [-1/2, 1/2]. */
+/* 2^(x + 16) for x <= 64, 0 below -142 (no denormals), NaN stays NaN. Round to nearest by adding
+ * 1.5 * 2^23 + 143 (the low bits then hold exponent plus bias), polynomial on [-1/2, 1/2]. */
 static inline __m256 NAME(__m256 x)
 {
-    const __m256 magic = _mm256_set1_ps(0x1.8000fep23f);
+    const __m256 magic = _mm256_set1_ps(0x1.80011ep23f);
     const __m256 biased = _mm256_add_ps(x, magic);
     const __m256 r = _mm256_sub_ps(x, _mm256_sub_ps(biased, magic));
     const __m256 power = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(biased), 23));
 HORNER
-    return _mm256_andnot_ps(_mm256_cmp_ps(x, _mm256_set1_ps(-126.0f), _CMP_LT_OQ),
+    return _mm256_andnot_ps(_mm256_cmp_ps(x, _mm256_set1_ps(-142.0f), _CMP_LT_OQ),
                             _mm256_mul_ps(p, power));
 }
 ]]):gsub("NAME", name):gsub("HORNER", function()
@@ -61,6 +61,8 @@ return {
         pair_max = { text = "pair_max($1, $2)", helper = "pair_max" },
         lanes_from = { text = "lanes_from($1)", helper = "lanes_from" },
         lanes_if = { text = "_mm256_castsi256_ps(_mm256_set1_epi32(-($1)))" },
+        lanes_above = { text = "_mm256_cmp_ps($1, $2, _CMP_GT_OQ)" },
+        has_above = { text = "_mm256_movemask_ps(_mm256_cmp_ps($1, $2, _CMP_GT_OQ))" },
         lanes_both = { text = "_mm256_and_ps($1, $2)" },
         lanes_allowed = {
             text = "_mm256_cmp_ps($1, _mm256_castsi256_ps(_mm256_set1_epi32((int)0xff800000u)), "

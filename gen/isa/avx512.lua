@@ -4,18 +4,18 @@ local exp2 <const> = require("gen.isa.exp2")
 local function exp2_helper(name, accuracy)
     return {
         text = ([[
-/* 2^x for x <= 0, 0 below -126 (no denormals), NaN stays NaN. r = x - floor(x) in one instruction,
- * polynomial on [0, 1), scaled by 2^floor(x). */
+/* 2^(x + 16) for x <= 64, 0 below -142 (no denormals), NaN stays NaN. r = x - floor(x) in one
+ * instruction, 2^16 times the polynomial on [0, 1), scaled by 2^floor(x). */
 static inline __m512 NAME(__m512 x)
 {
     const __m512 r = _mm512_reduce_ps(x, 0x09);
 HORNER
-    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ), p,
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-142.0f), _CMP_NLT_UQ), p,
         x);
 }
 ]]):gsub("NAME", name):gsub("HORNER", function()
             return exp2.horner("floor", accuracy, "__m512", "_mm512_set1_ps($1)",
-                "_mm512_fmadd_ps($1, $2, $3)")
+                "_mm512_fmadd_ps($1, $2, $3)", 0x1p+16)
         end),
     }
 end
@@ -106,6 +106,8 @@ return {
         pair_max = { text = "pair_max($1, $2)", helper = "pair_max" },
         lanes_from = { text = "lanes_from($1)", helper = "lanes_from" },
         lanes_if = { text = "(__mmask16)(0u - (unsigned)($1))" },
+        lanes_above = { text = "_mm512_cmp_ps_mask($1, $2, _CMP_GT_OQ)" },
+        has_above = { text = "(int)_mm512_cmp_ps_mask($1, $2, _CMP_GT_OQ)" },
         lanes_both = { text = "(__mmask16)($1 & $2)" },
         lanes_allowed = {
             text = "_mm512_cmp_ps_mask($1, "

@@ -15,11 +15,15 @@ exp2.coefficients = {
     },
 }
 
--- C statements of the Horner chain on variable `r`, result in `p`.
+-- The ops return 2^(x + 16): weights then have room on both sides of their reference (softmax.lua).
+--
+-- C statements of the Horner chain on variable `r`, result in `p`, times `factor` (a power of two).
 -- splat and fma are ISA texts; indentation is four spaces.
-function exp2.horner(range, accuracy, vec_type, splat, fma)
+function exp2.horner(range, accuracy, vec_type, splat, fma, factor)
     local c <const> = exp2.coefficients[range][accuracy]
-    local function constant(value) return (splat:gsub("%$1", ("%af"):format(value))) end
+    local function constant(value)
+        return (splat:gsub("%$1", ("%af"):format(value * (factor or 1.0))))
+    end
     local lines <const> = { ("    %s p = %s;"):format(vec_type, constant(c[#c])) }
     for i = #c - 1, 0, -1 do
         local text <const> = fma:gsub("%$(%d)", { ["1"] = "p", ["2"] = "r",

@@ -4,16 +4,16 @@ local exp2 <const> = require("gen.isa.exp2")
 local function exp2_helper(name, accuracy)
     return {
         text = ([[
-/* 2^x for x <= 0, 0 below -126 (no denormals), NaN stays NaN. Round to nearest, polynomial on
- * [-1/2, 1/2], exponent added in the integer domain of a power of two. */
+/* 2^(x + 16) for x <= 64, 0 below -142 (no denormals), NaN stays NaN. Round to nearest, polynomial
+ * on [-1/2, 1/2], exponent added in the integer domain of a power of two. */
 static inline float32x4_t NAME(float32x4_t x)
 {
     const float32x4_t rounded = vrndnq_f32(x);
     const float32x4_t r = vsubq_f32(x, rounded);
-    const int32x4_t exponent = vaddq_s32(vcvtq_s32_f32(rounded), vdupq_n_s32(127));
+    const int32x4_t exponent = vaddq_s32(vcvtq_s32_f32(rounded), vdupq_n_s32(143));
     const float32x4_t power = vreinterpretq_f32_s32(vshlq_n_s32(exponent, 23));
 HORNER
-    const uint32x4_t flushed = vcltq_f32(x, vdupq_n_f32(-126.0f));
+    const uint32x4_t flushed = vcltq_f32(x, vdupq_n_f32(-142.0f));
     return vreinterpretq_f32_u32(
         vbicq_u32(vreinterpretq_u32_f32(vmulq_f32(p, power)), flushed));
 }
@@ -60,6 +60,8 @@ return {
         pair_max = { text = "vpmaxq_f32($1, $2)" },
         lanes_from = { text = "lanes_from($1)", helper = "lanes_from" },
         lanes_if = { text = "vdupq_n_u32(0u - (uint32_t)($1))" },
+        lanes_above = { text = "vcgtq_f32($1, $2)" },
+        has_above = { text = "(vmaxvq_u32(vcgtq_f32($1, $2)) != 0)" },
         lanes_both = { text = "vandq_u32($1, $2)" },
         lanes_allowed = {
             text = "vmvnq_u32(vceqq_f32($1, vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u))))",

@@ -6,16 +6,16 @@ local function exp2_helper(name, accuracy)
     return {
         needs = { "float_bits" },
         text = ([[
-/* 2^x for x <= 0, 0 below -126 (no denormals), NaN stays NaN. Round to nearest by adding 1.5 * 2^23
- * (its low bits then hold the exponent plus its bias), polynomial on [-1/2, 1/2]. */
+/* 2^(x + 16) for x <= 64, 0 below -142 (no denormals), NaN stays NaN. Round to nearest by adding
+ * 1.5 * 2^23 + 143 (the low bits then hold exponent plus bias), polynomial on [-1/2, 1/2]. */
 static inline float NAME(float x)
 {
-    const float magic = 0x1.8000fep23f;
+    const float magic = 0x1.80011ep23f;
     const union float_bits biased = {.f = x + magic};
     const float r = x - (biased.f - magic);
     const union float_bits power = {.u = biased.u << 23};
 HORNER
-    return x < -126.0f ? 0.0f : p * power.f;
+    return x < -142.0f ? 0.0f : p * power.f;
 }
 ]]):gsub("NAME", name):gsub("HORNER", function()
             return exp2.horner("nearest", accuracy, "float", "$1", "$1 * $2 + $3")
@@ -58,6 +58,8 @@ return {
         pair_max = { text = "$1 > $2 ? $1 : $2", meaning = "fmaxf($1[0], $2[0])" },
         lanes_from = { text = "($1) == 0" },
         lanes_if = { text = "$1" },
+        lanes_above = { text = "$1 > $2" },
+        has_above = { text = "($1 > $2)" },
         lanes_both = { text = "$1 & $2" },
         lanes_allowed = { text = "$1 != minus_infinity()", helper = "minus_infinity" },
         select = { text = "$1 ? $2 : $3" },

@@ -65,12 +65,42 @@ function attention.stack_heads(problem, built, lanes)
     return stacked, layout(q, q_row), layout(out, out_row)
 end
 
+-- Keys a block of them holds. Short rows are one block: the whole row's weights stay in cache and
+-- their sum is added up in one go. Long rows (more than LONGEST keys) are cut into even blocks of
+-- whole key tiles, at most WIDEST keys each: memory and rounding errors then grow with the block.
+local LONGEST <const>, WIDEST <const> = 384, 256
+
+local function choose_key_block(problem, rows, straight)
+    local forced <const> = problem.plan.scores and problem.plan.scores.key_block
+    local keys <const> = problem.kv_len
+    if problem.return_weights or straight then
+        if forced and forced < keys then
+            numbers.refuse("plan.scores.key_block", forced, problem.return_weights
+                and "returned weights need whole rows" or "straight-line code has whole rows",
+                ("not given, or >= kv_len = %d"):format(keys))
+        end
+        return keys
+    end
+    if not forced and keys <= LONGEST then return keys end
+    local most <const> = forced or WIDEST
+    local block <const> = numbers.round_up(ceil_div(keys, ceil_div(keys, most)), rows)
+    return math.min(block, keys)
+end
+
+-- Query blocks that walk the keys together where rows are done in several blocks of keys: each
+-- block of K and V then comes from memory once for all of them.
+local QUERIES_TOGETHER <const> = 64
+
 -- dims: {score, value}: depth of the scores and width of the values, a head.
 function attention.build(problem, machine, dims, straight)
     local lanes <const> = machine.lanes
-    local range_loops <const> = problem.key_range and not straight
+    -- tiles over a range of keys that only the call knows
+    local function has_range(rows)
+        return not straight
+            and (problem.key_range or choose_key_block(problem, rows, straight) < problem.kv_len)
+    end
     local function split_keys(rows)
-        if not range_loops then return split_even(problem.kv_len, rows) end
+        if not has_range(rows) then return split_even(problem.kv_len, rows) end
         local whole <const>, rest <const> = problem.kv_len // rows, problem.kv_len % rows
         local groups <const> = {}
         if whole > 0 then groups[#groups + 1] = { count = whole, size = rows } end
@@ -79,34 +109,47 @@ function attention.build(problem, machine, dims, straight)
     end
     local scores <const> = tiles.choose("scores", problem, machine,
         { vectors = ceil_div(problem.seq_len, lanes), depth = dims.score }, split_keys)
+    local key_block <const> = choose_key_block(problem, scores.rows, straight)
+    local in_blocks <const> = key_block < problem.kv_len
     local blocks <const> = query_blocks(problem.seq_len, lanes, scores.column_groups)
 
     local value_vectors <const> = ceil_div(dims.value, lanes)
     local block_queries <const> = blocks[1].queries
     local context <const> = tiles.choose("context", problem, machine,
-        { vectors = value_vectors, depth = problem.kv_len },
+        { vectors = value_vectors, depth = key_block },
         function(rows) return split_even(block_queries, rows) end)
-    local count, widest = 0, 0
+    local together <const> = in_blocks
+        and math.max(1, QUERIES_TOGETHER // (blocks[1].vectors * lanes)) or 1
+    local count, units, widest, most = 0, 0, 0, 1
     for _, block in ipairs(blocks) do
-        block.first_index = count
         block.width = block.vectors * lanes
         block.row_groups = split_even(block.queries, context.rows)
+        block.together = math.min(together, block.count)
+        block.first_unit = units
+        block.units = ceil_div(block.count, block.together)
         count = count + block.count
+        units = units + block.units
         widest = math.max(widest, block.width)
+        most = math.max(most, block.together)
     end
     return {
         blocks = blocks, block_count = count, width = widest,
-        key_groups = scores.row_groups, key_rows = scores.rows, range_loops = range_loops,
+        unit_count = units, together = most,
+        key_block = key_block, in_blocks = in_blocks,
+        whole_keys = problem.kv_len // scores.rows * scores.rows,
+        key_groups = scores.row_groups, key_rows = scores.rows,
+        range_loops = has_range(scores.rows),
         scores_vectors = scores.vectors,
         scores_unroll = tiles.depth_unroll("scores", problem, dims.score,
             scores.rows * scores.vectors, straight),
         context_rows = context.rows, column_groups = context.column_groups,
         context_vectors = context.vectors,
-        context_unroll = tiles.depth_unroll("context", problem, problem.kv_len,
+        context_unroll = tiles.depth_unroll("context", problem, key_block,
             context.rows * context.vectors, straight),
         value_vectors = value_vectors,
         straight = straight,
-        cycles = (scores.cycles + context.cycles * count) * problem.batch * problem.heads,
+        cycles = problem.batch * problem.heads * (scores.cycles
+            + context.cycles * count * ceil_div(problem.kv_len, key_block)),
         mask_panel = problem.mask_tensor ~= nil and problem.mask_tensor.per_query,
         repair = problem.masked,
         -- what a block computes depends on where its queries stand, not only on its pointers
@@ -124,15 +167,26 @@ end
 -- The buffers of one part.
 function attention.part_buffers(problem, planned, dims)
     local list <const> = { floats = 0 }
-    add_buffer(list, "queries", dims.score * planned.width,
-        "query block, transposed: [head_dim][queries]")
-    add_buffer(list, "scores", problem.kv_len * planned.width,
-        "logits, then weights before division: [kv_len][queries]")
-    add_buffer(list, "maxima", planned.width, "reference maximum of each query")
-    add_buffer(list, "inverse_sums", planned.width, "1 / sum of weights of each query")
+    local width <const>, together <const> = planned.width, planned.together
+    local each <const> = together > 1 and ("[%d blocks]"):format(together) or ""
+    add_buffer(list, "queries", together * dims.score * width,
+        ("query block, transposed: %s[head_dim][queries]"):format(each))
+    add_buffer(list, "scores", planned.key_block * width,
+        "weights before division: [keys][queries]")
+    local function add_state(name, meaning)
+        add_buffer(list, name, together * width, meaning .. " of each query")
+    end
+    add_state("maxima", "largest logit so far")
+    add_state("references", "reference")
+    add_state("sums", planned.in_blocks and "sum of the block's weights" or "sum of weights")
+    if planned.in_blocks then
+        add_state("totals", "sum of earlier blocks' weights")
+        add_state("factors", "change of scale")
+    end
+    add_state("inverse_sums", "1 / sum of weights")
     if planned.mask_panel then
-        add_buffer(list, "mask_panel", problem.kv_len * planned.width,
-            "mask of the query block, transposed: [kv_len][queries]")
+        add_buffer(list, "mask_panel", together * problem.kv_len * width,
+            ("mask of the query block, transposed: %s[kv_len][queries]"):format(each))
     end
     return list
 end

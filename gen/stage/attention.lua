@@ -15,11 +15,13 @@ local parameters <const> = {
     { "output", "out_rows" }, { "output", "weight_rows" },
     { "bytes", "key_keep" }, { "bytes", "mask_keep" }, { "input", "mask_add" },
     { "scratch", "scratch" }, { "scratch", "queries" }, { "scratch", "scores" },
-    { "scratch", "maxima" }, { "scratch", "inverse_sums" }, { "scratch", "mask_panel" },
+    { "scratch", "maxima" }, { "scratch", "references" }, { "scratch", "sums" },
+    { "scratch", "totals" }, { "scratch", "factors" }, { "scratch", "inverse_sums" },
+    { "scratch", "mask_panel" },
     { "input", "weight_column" }, { "input", "inverse_sum" }, { "input", "mask_column" },
     { "output", "out_row" },
-    { "size", "query0" }, { "size", "length" }, { "size", "visible" }, { "size", "key_full" },
-    { "size", "key_end" },
+    { "size", "query0" }, { "size", "count" }, { "size", "key0" }, { "size", "length" },
+    { "size", "visible" }, { "size", "key_full" }, { "size", "key_end" }, { "size", "whole_end" },
 }
 
 -- Bounds a stage takes as a parameter: the constant itself or a variable of that name.
@@ -28,51 +30,173 @@ local function as_parameter(value, name)
     return ir.var(name)
 end
 
+-- Weights of the block's queries for the keys of ctx, then what they weigh: the heart of both
+-- walks. `stage` calls a function.
+local function attend_keys(phase, body, ctx, stage)
+    local makers <const> = scores.build(ctx)
+    for _, fn in ipairs(makers) do stage(body, phase:add(fn)) end
+    local move <const> = phase:add(softmax.move(ctx))
+    softmax.settle(body, ctx, move, function(again)
+        for _, fn in ipairs(makers) do stage(again, fn) end
+    end)
+end
+
+local function add_context(phase, body, ctx, stage)
+    local repairs <const>, functions <const> = context.build(ctx)
+    for _, fn in ipairs(repairs) do phase:add(fn).apart = not ctx.straight end
+    for _, fn in ipairs(functions) do stage(body, phase:add(fn)) end
+end
+
+local function clears_padded(problem)
+    return problem.padded_queries == "zero" and not problem.output_projection
+end
+
+local function buffer_pointers(body, plan)
+    for _, buffer in ipairs(plan.part_buffers) do
+        body:let("writable", buffer.name, "address", ir.mem("scratch", buffer.offset))
+    end
+end
+
+local function settle_bounds(body, ctx)
+    local full <const>, key_end <const> = mask.range(body, ctx)
+    ctx.key_full, ctx.key_end = as_parameter(full, "key_full"), as_parameter(key_end, "key_end")
+    return { key_full = full, key_end = key_end }
+end
+
+-- The whole row at once: every key of one block of queries.
+local function attend_rows(phase, ctx, clear)
+    local plan <const>, problem <const> = ctx.plan, ctx.problem
+    return ir.func("attend" .. ctx.suffix,
+        { ("Attention of one head for %d queries."):format(ctx.block.queries) },
+        parameters, function(body)
+            buffer_pointers(body, plan)
+            local bounds <const> = settle_bounds(body, ctx)
+            local function stage(to, fn) to:call(fn, bounds) end
+            stage(body, phase:add(scores.gather_queries(ctx)))
+            if plan.attention.mask_panel then stage(body, phase:add(scores.gather_mask(ctx))) end
+            stage(body, phase:add(softmax.start(ctx)))
+            attend_keys(phase, body, ctx, stage)
+            stage(body, phase:add(softmax.finish(ctx)))
+            if problem.return_weights then
+                stage(body, phase:add(softmax.build_weights(ctx)))
+            end
+            add_context(phase, body, ctx, stage)
+            if clear then body:call(clear) end
+        end)
+end
+
+-- One block of keys for one block of queries.
+local function attend_key_block(phase, ctx)
+    local shape <const> = ctx.plan.attention
+    return ir.func("attend_keys" .. ctx.suffix,
+        { ("Adds what %d queries take from up to %d keys from key0 on."):format(ctx.block.queries,
+            shape.key_block) },
+        parameters, function(body)
+            local bounds <const> = settle_bounds(body, ctx)
+            local left <const> = body:size("whole_left", "excess", ir.index(shape.whole_keys),
+                ctx.key0)
+            bounds.whole_end = body:size("whole_end", "min", left, ir.index(shape.key_block))
+            local function stage(to, fn) to:call(fn, bounds) end
+            attend_keys(phase, body, ctx, stage)
+            softmax.add_block(body, ctx)
+            add_context(phase, body, ctx, stage)
+        end)
+end
+
+-- `count` blocks of queries walk the keys together, block by block of keys.
+local function attend_in_blocks(phase, ctx, clear)
+    local plan <const>, problem <const>, block <const> = ctx.plan, ctx.problem, ctx.block
+    local shape <const> = plan.attention
+    local key_block <const> = phase:add(attend_key_block(phase, ctx))
+    local gather <const> = phase:add(scores.gather_queries(ctx))
+    local gather_mask <const> = shape.mask_panel and phase:add(scores.gather_mask(ctx))
+    local start <const> = phase:add(softmax.start(ctx))
+    local open <const> = phase:add(context.build_open(ctx))
+    local invert <const> = phase:add(softmax.finish(ctx))
+    local close <const> = phase:add(context.build_close(ctx))
+    return ir.func("attend" .. ctx.suffix,
+        { ("Attention of one head for `count` times %d queries."):format(block.queries) },
+        parameters, function(body)
+            buffer_pointers(body, plan)
+            -- what belongs to query block i, for the keys from key0 on
+            local function values(i, key0)
+                local moved <const> = { query0 = ctx.query0 + i * block.width, key0 = key0 }
+                for _, name in ipairs({ "maxima", "references", "sums", "totals", "factors",
+                    "inverse_sums" }) do
+                    moved[name] = ir.offset(ir.mem(name), i * block.width)
+                end
+                local panel <const> = problem.kv_len * block.width
+                moved.queries = ir.offset(ctx.queries, i * (plan.score_dim * block.width))
+                moved.query_rows = ir.offset(ctx.query_rows, i * (block.width * plan.q.row))
+                moved.out_rows = ir.offset(ctx.out_rows, i * (block.width * plan.out.row))
+                moved.mask_panel = ir.offset(ir.mem("mask_panel"), i * panel
+                    + key0 * block.width)
+                moved.key_rows = ir.offset(ctx.key_rows, key0 * plan.k.row)
+                moved.value_rows = ir.offset(ctx.value_rows, key0 * plan.v.row)
+                moved.key_keep = ir.offset(ctx.key_keep, key0)
+                local tensor <const> = problem.mask_tensor
+                local rows <const> = tensor and i * (block.width * tensor.query) or ir.index(0)
+                moved.mask_keep = ir.offset(ctx.mask_keep, rows + key0)
+                moved.mask_add = ir.offset(ctx.mask_add, rows + key0)
+                return moved
+            end
+            local function each_block(to, visit)
+                if block.together == 1 then
+                    visit(to, ir.index(0))
+                else
+                    to:loop({ var = "i", from = 0, to = ir.var("count") }, visit)
+                end
+            end
+            each_block(body, function(inner, i)
+                local here <const> = values(i, ir.index(0))
+                inner:call(gather, here)
+                if gather_mask then inner:call(gather_mask, here) end
+                inner:call(start, here)
+                inner:call(open, here)
+            end)
+            local last <const> = ctx.query0 + (block.together == 1 and ir.index(block.queries - 1)
+                or ir.var("count") * block.width + -1)
+            local keys <const> = mask.visible_keys(body, ctx, last, "keys")
+            body:loop({ var = "key0", from = 0, to = keys, step = shape.key_block, below = true },
+                function(inner, key0)
+                    each_block(inner, function(deep, i) deep:call(key_block, values(i, key0)) end)
+                end)
+            each_block(body, function(inner, i)
+                local here <const> = values(i, ir.index(0))
+                inner:call(invert, here)
+                inner:call(close, here)
+                if clear then inner:call(clear, here) end
+            end)
+        end)
+end
+
 -- The functions of one kind of query block; `query0` is constant in straight-line code. Returns
 -- {attend, and where needed clear_rows, clear_weights, scale_weights}.
 local function build_block(phase, plan, block, query0, suffix)
-    local problem <const> = plan.attention.problem
+    local shape <const> = plan.attention
+    local problem <const> = shape.problem
     local ctx <const> = {
         plan = plan, problem = problem, block = block, lanes = plan.machine.lanes,
         straight = plan.straight, suffix = suffix, parameters = parameters,
         query0 = query0 or ir.var("query0"), batch = ir.index(0), head = ir.index(0),
         length = ir.var("length"),
+        key0 = shape.in_blocks and ir.var("key0") or ir.index(0),
+        whole_end = shape.in_blocks and ir.var("whole_end") or ir.index(shape.whole_keys),
     }
     for _, name in ipairs({ "query_rows", "key_rows", "value_rows", "out_rows", "weight_rows",
-        "key_keep", "mask_keep", "mask_add", "queries", "scores", "maxima", "inverse_sums" }) do
+        "key_keep", "mask_keep", "mask_add", "queries", "scores", "maxima", "references", "sums",
+        "inverse_sums" }) do
         ctx[name] = ir.mem(name)
     end
-    if plan.attention.mask_panel then ctx.mask_panel = ir.mem("mask_panel") end
+    if shape.in_blocks then ctx.totals, ctx.factors = ir.mem("totals"), ir.mem("factors") end
+    if shape.mask_panel then ctx.mask_panel = ir.mem("mask_panel") end
 
     local made <const> = {}
-    if problem.padded_queries == "zero" and not problem.output_projection then
-        made.clear_rows = phase:add(context.build_clear(ctx))
-    end
-    made.attend = ir.func("attend" .. suffix,
-        { ("Attention of one head for %d queries."):format(block.queries) },
-        parameters, function(body)
-            for _, buffer in ipairs(plan.part_buffers) do
-                body:let("writable", buffer.name, "address", ir.mem("scratch", buffer.offset))
-            end
-            local full <const>, key_end <const> = mask.range(body, ctx)
-            ctx.key_full, ctx.key_end = as_parameter(full, "key_full"), as_parameter(key_end,
-                "key_end")
-            local bounds <const> = { key_full = full, key_end = key_end }
-            local function stage(fn) body:call(phase:add(fn), bounds) end
-            stage(scores.gather_queries(ctx))
-            if plan.attention.mask_panel then stage(scores.gather_mask(ctx)) end
-            stage(scores.start(ctx))
-            for _, fn in ipairs(scores.build(ctx)) do stage(fn) end
-            stage(softmax.build(ctx))
-            if problem.return_weights then stage(softmax.build_weights(ctx)) end
-            local repair <const>, functions <const> = context.build(ctx)
-            if repair then phase:add(repair).apart = not plan.straight end
-            for _, fn in ipairs(functions) do stage(fn) end
-            if made.clear_rows then body:call(made.clear_rows) end
-        end)
-    phase:add(made.attend)
+    if clears_padded(problem) then made.clear_rows = phase:add(context.build_clear(ctx)) end
+    made.attend = phase:add((shape.in_blocks and attend_in_blocks or attend_rows)(phase, ctx,
+        made.clear_rows))
     local mean <const> = problem.return_weights == "mean"
-    if mean or problem.return_weights and plan.attention.skips then
+    if mean or problem.return_weights and shape.skips then
         made.clear_weights = phase:add(softmax.build_mean(ctx, "clear_weights",
             mean and "Weights start at zero; every head adds its own."
                 or "Padded queries attend to nothing.", "store_zero"))
@@ -105,7 +229,7 @@ function attention.build(kernel, plan)
         }
     end
 
-    local function call_head(body, made, batch, head, query0)
+    local function call_head(body, made, batch, head, query0, count)
         local kv_head <const> = problem.group == 1 and head
             or body:size("kv_head", "quotient", head, ir.index(problem.group))
         local mask_ctx <const> = { problem = problem, batch = batch, head = head, query0 = query0 }
@@ -117,41 +241,51 @@ function attention.build(kernel, plan)
         given.key_keep = ir.mem("key_keep", batch * S)
         given.mask_keep = problem.mask_tensor and mask.tensor_mem(mask_ctx, "mask_keep")
         given.mask_add = problem.mask_tensor and mask.tensor_mem(mask_ctx, "mask_add")
+        given.count = count
         body:call(made.attend, given)
     end
 
     -- attend for the heads of a block; mean weights run over all heads at once
-    local function attend_block(body, made, batch, query0, each_head)
+    local function attend_block(body, made, batch, query0, count, each_head)
         local mean_rows <const> = shape.heads_inside and result_rows(batch, ir.index(0), query0)
         if mean_rows then body:call(made.clear_weights, mean_rows) end
-        each_head(body, function(inner, head) call_head(inner, made, batch, head, query0) end)
+        each_head(body, function(inner, head)
+            call_head(inner, made, batch, head, query0, count)
+        end)
         if mean_rows then body:call(made.scale_weights, mean_rows) end
     end
 
-    -- zeros where the caller reads, for a block of padded queries
-    local function clear_block(body, made, batch, query0, each_head)
+    -- zeros where the caller reads, for `count` blocks of padded queries
+    local function clear_block(body, block, made, batch, query0, count, each_head)
         if shape.heads_inside then
             body:call(made.clear_weights, result_rows(batch, ir.index(0), query0))
         end
         each_head(body, function(inner, head)
-            local rows <const> = result_rows(batch, head, query0)
-            if made.clear_weights and not shape.heads_inside then
-                inner:call(made.clear_weights, rows)
+            local function clear(deep, i)
+                local rows <const> = result_rows(batch, head, query0 + i * block.width)
+                if made.clear_weights and not shape.heads_inside then
+                    deep:call(made.clear_weights, rows)
+                end
+                if made.clear_rows then deep:call(made.clear_rows, rows) end
             end
-            if made.clear_rows then inner:call(made.clear_rows, rows) end
+            if block.together == 1 then
+                clear(inner, ir.index(0))
+            else
+                inner:loop({ var = "i", from = 0, to = count }, clear)
+            end
         end)
     end
 
-    local function call_block(body, made, batch, query0, each_head)
+    local function call_block(body, block, made, batch, query0, count, each_head)
         if not shape.skips then
-            attend_block(body, made, batch, query0, each_head)
+            attend_block(body, made, batch, query0, count, each_head)
             return
         end
         local clears <const> = made.clear_weights or made.clear_rows
         body:when("lt", { query0, ir.var("length") }, function(inner)
-            attend_block(inner, made, batch, query0, each_head)
+            attend_block(inner, made, batch, query0, count, each_head)
         end, clears and function(inner)
-            clear_block(inner, made, batch, query0, each_head)
+            clear_block(inner, block, made, batch, query0, count, each_head)
         end or nil)
     end
 
@@ -194,8 +328,8 @@ function attention.build(kernel, plan)
             body:scope(function(inner)
                 load_length(inner, ir.index(batch))
                 for _, variant in ipairs(variants) do
-                    call_block(inner, variant.made, ir.index(batch),
-                        ir.index(variant.query0), heads_of())
+                    call_block(inner, variant.block, variant.made, ir.index(batch),
+                        ir.index(variant.query0), ir.index(1), heads_of())
                 end
             end)
         end
@@ -207,55 +341,63 @@ function attention.build(kernel, plan)
         made[i] = build_block(phase, plan, block, nil,
             ("_%d"):format(block.queries) .. (i > 2 and "_" .. i or ""))
     end
-    local blocks <const> = shape.block_count
+    local units <const> = shape.unit_count
     local heads <const> = shape.heads_inside and 1 or problem.heads
     local function call_unit(inner, batch, unit)
         local index, head = ir.index(0), heads == 1 and ir.index(0) or unit
-        if blocks > 1 then
-            index = heads == 1 and unit or inner:size("turn", "remainder", unit, ir.index(blocks))
+        if units > 1 then
+            index = heads == 1 and unit or inner:size("turn", "remainder", unit, ir.index(units))
             if shape.uneven then
-                index = inner:size("block", "outside_in", index, ir.index(blocks - 1))
+                index = inner:size("block", "outside_in", index, ir.index(units - 1))
             end
-            head = heads == 1 and head or inner:size("head", "quotient", unit, ir.index(blocks))
+            head = heads == 1 and head or inner:size("head", "quotient", unit, ir.index(units))
         end
         local function dispatch(deep, i)
             local block <const> = shape.blocks[i]
             local function this(last)
-                call_block(last, made[i], batch,
-                    (index + -block.first_index) * block.width + block.first, heads_of(head))
+                local count = ir.index(1)
+                if block.together > 1 then
+                    local left <const> = last:size("left", "excess",
+                        ir.index(block.count + block.first_unit * block.together),
+                        index * block.together)
+                    count = last:size("count", "min", left, ir.index(block.together))
+                end
+                local query0 <const> = (index + -block.first_unit)
+                    * (block.together * block.width) + block.first
+                call_block(last, block, made[i], batch, query0, count, heads_of(head))
             end
             if i == #shape.blocks then
                 this(deep)
             else
-                deep:when("lt", { index, ir.index(block.first_index + block.count) }, this,
+                deep:when("lt", { index, ir.index(block.first_unit + block.units) }, this,
                     function(other) dispatch(other, i + 1) end)
             end
         end
         dispatch(inner, 1)
     end
-    local units <const> = heads * blocks
+    local per_item <const> = heads * units
     if problem.batch == 1 or shape.items_apart then
         -- runs of neighbouring heads, item by item: an item's cost depends on its length; what does
         -- not divide evenly goes to another part in every item
         body:each("batch", problem.batch, false, function(item, batch)
             load_length(item, batch)
             local suffix <const> = problem.batch == 1 and "" or "_after"
-            local first <const> = item:size("first", "share" .. suffix, ir.index(units), "part",
+            local first <const> = item:size("first", "share" .. suffix, ir.index(per_item), "part",
                 "parts", batch)
-            local last <const> = item:size("last", "share_end" .. suffix, ir.index(units), "part",
-                "parts", batch)
+            local last <const> = item:size("last", "share_end" .. suffix, ir.index(per_item),
+                "part", "parts", batch)
             item:loop({ var = "unit", from = first, to = last },
                 function(inner, unit) call_unit(inner, batch, unit) end)
         end)
         return
     end
     -- runs of neighbouring items, whose rows the same part projects
-    local all <const> = ir.index(problem.batch * units)
+    local all <const> = ir.index(problem.batch * per_item)
     local first <const> = body:size("first", "share", all, "part", "parts")
     local last <const> = body:size("last", "share_end", all, "part", "parts")
     body:loop({ var = "nth", from = first, to = last }, function(inner, nth)
-        local batch <const> = inner:size("batch", "quotient", nth, ir.index(units))
-        call_unit(inner, batch, inner:size("unit", "remainder", nth, ir.index(units)))
+        local batch <const> = inner:size("batch", "quotient", nth, ir.index(per_item))
+        call_unit(inner, batch, inner:size("unit", "remainder", nth, ir.index(per_item)))
     end)
 end
 

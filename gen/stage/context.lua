@@ -39,36 +39,78 @@ end
 
 -- ---- The exact path ------------------------------------------------------------------------
 
--- One output row from its allowed keys; ctx.visible bounds the range masks.
-local function repair_row(ctx)
-    local problem <const>, lanes <const> = ctx.problem, ctx.lanes
-    local value_row <const> = ctx.plan.v.row
-    local rest <const> = ctx.plan.value_dim % lanes
-    local vectors <const> = ctx.plan.attention.value_vectors
+-- Which rows without any key there may be, and what they give.
+local function empty_row_rule(ctx)
+    local problem <const> = ctx.problem
+    return problem.may_be_empty and problem.empty_row ~= "nan" and problem.empty_row or nil
+end
+
+-- The rule's value in one vector of an empty row: 0, or the mean of all values.
+local function empty_value(block, ctx, column)
+    block:declare("vec", "sum", "zero")
+    if ctx.problem.empty_row ~= "uniform" then return end
+    block:each("key", ctx.problem.kv_len, ctx.straight, function(body, key)
+        body:let("vec", "value", "load", ir.offset(ctx.value_rows, key * ctx.plan.v.row + column))
+        body:set("sum", "add", "sum", "value")
+    end)
+    block:let("vec", "share", "splat", ir.float(1.0 / ctx.problem.kv_len))
+    block:set("sum", "mul", "sum", "share")
+end
+
+-- The vectors of one output row, or of `width` values of it: visit(block, column, part), part: only
+-- the lanes that exist.
+local function each_vector(block, ctx, visit, width)
+    width = width or ctx.plan.value_dim
+    local whole <const>, rest <const> = width // ctx.lanes, width % ctx.lanes
+    if whole > 0 then
+        block:each("vector", whole, ctx.straight, function(body, i)
+            visit(body, i * ctx.lanes, nil)
+        end)
+    end
+    if rest > 0 then
+        block:scope(function(body) visit(body, ir.index(whole * ctx.lanes), ir.index(rest)) end)
+    end
+end
+
+local function load_out(block, name, from, part)
+    if part then return block:let("vec", name, "load_part", from, part) end
+    return block:let("vec", name, "load", from)
+end
+
+local function store_out(block, to, name, part)
+    if part then
+        block:run("store_part", to, name, part)
+    else
+        block:run("store", to, name)
+    end
+end
+
+-- `present` for a row with an allowed key, `absent` for one without; ctx.visible bounds the range
+-- masks.
+local function by_allowed(block, ctx, present, absent)
+    block:declare("int", "allowed", "none")
+    mask.each_allowed(block, ctx, ir.index(0), ctx.problem.kv_len, ctx.visible,
+        function(body) body:set("allowed", "one") end)
+    if present then
+        block:when("true_", { "allowed" }, present, absent)
+    else
+        block:when("false_", { "allowed" }, absent)
+    end
+end
+
+-- One output row from its allowed keys; ctx.visible bounds the range masks. Where rows are done in
+-- several blocks of keys: the block's share of `width` values of it, added to what is there.
+local function repair_row(ctx, width, suffix)
+    local problem <const>, value_row <const> = ctx.problem, ctx.plan.v.row
+    local in_blocks <const> = ctx.plan.attention.in_blocks
     local rules <const> = { zero = "gives 0", uniform = "averages all values", nan = "gives NaN" }
-    return ir.func("repair_row" .. ctx.suffix,
-        { "One row again, from its allowed keys alone; a row without any "
+    local keys <const> = in_blocks and ctx.plan.attention.key_block or problem.kv_len
+    return ir.func("repair_row" .. ctx.suffix .. suffix,
+        { in_blocks and ("This block's share of %d values of a row again, from its allowed keys "
+            .. "alone."):format(width)
+            or "One row again, from its allowed keys alone; a row without any "
             .. rules[problem.empty_row] .. "." },
         ctx.parameters, function(block)
-            local function store(body, column, name, part)
-                if part then
-                    body:run("store_part", ir.offset(ctx.out_row, column), name, ir.index(rest))
-                else
-                    body:run("store", ir.offset(ctx.out_row, column), name)
-                end
-            end
-            local function each_vector(body, build)
-                local whole <const> = ctx.plan.value_dim // lanes
-                if whole > 0 then
-                    body:each("vector", whole, ctx.straight, function(inner, i)
-                        build(inner, i * lanes, false)
-                    end)
-                end
-                if rest > 0 then
-                    body:scope(function(inner) build(inner, ir.index((vectors - 1) * lanes),
-                        true) end)
-                end
-            end
             local function add_allowed(body, first, count, column)
                 mask.each_allowed(body, ctx, first, count, ctx.visible, function(inner, key)
                     inner:let("vec", "p", "broadcast",
@@ -79,48 +121,41 @@ local function repair_row(ctx)
                 end)
             end
             -- in the order of the product: block by block
-            local keys <const>, block_keys <const> = problem.kv_len, tile.DEPTH_BLOCK
             local function weighted(body)
-                each_vector(body, function(inner, column, part)
+                each_vector(body, ctx, function(inner, column, part)
+                    local to <const> = ir.offset(ctx.out_row, column)
                     inner:declare("vec", "sum", "zero")
                     if keys <= tile.LONGEST_SUM then
                         add_allowed(inner, ir.index(0), keys, column)
                     else
                         inner:declare("vec", "total", "zero")
-                        inner:each("part", (keys + block_keys - 1) // block_keys, ctx.straight,
-                            function(deep, i)
+                        inner:each("part", (keys + tile.DEPTH_BLOCK - 1) // tile.DEPTH_BLOCK,
+                            ctx.straight, function(deep, i)
                                 deep:set("sum", "zero")
-                                add_allowed(deep, i * block_keys, block_keys, column)
+                                add_allowed(deep, i * tile.DEPTH_BLOCK, tile.DEPTH_BLOCK, column)
                                 deep:set("total", "add", "total", "sum")
                             end)
                         inner:set("sum", "copy", "total")
                     end
-                    inner:let("vec", "inverse", "broadcast", ctx.inverse_sum)
-                    inner:let("vec", "result", "mul", "sum", "inverse")
-                    store(inner, column, "result", part)
-                end)
+                    if in_blocks then
+                        load_out(inner, "before", to, part)
+                        inner:let("vec", "result", "add", "before", "sum")
+                    else
+                        inner:let("vec", "inverse", "broadcast", ctx.inverse_sum)
+                        inner:let("vec", "result", "mul", "sum", "inverse")
+                    end
+                    store_out(inner, to, "result", part)
+                end, width)
             end
-            if not problem.may_be_empty or problem.empty_row == "nan" then
+            if in_blocks or not empty_row_rule(ctx) then
                 -- without a key: 0 * (1 / 0) = NaN
                 weighted(block)
                 return
             end
-            block:declare("int", "allowed", "none")
-            mask.each_allowed(block, ctx, ir.index(0), keys, ctx.visible,
-                function(body) body:set("allowed", "one") end)
-            block:when("true_", { "allowed" }, weighted, function(body)
-                each_vector(body, function(inner, column, part)
-                    inner:declare("vec", "sum", "zero")
-                    if problem.empty_row == "uniform" then
-                        inner:each("key", problem.kv_len, ctx.straight, function(deep, key)
-                            deep:let("vec", "value", "load",
-                                ir.offset(ctx.value_rows, key * value_row + column))
-                            deep:set("sum", "add", "sum", "value")
-                        end)
-                        inner:let("vec", "share", "splat", ir.float(1.0 / problem.kv_len))
-                        inner:set("sum", "mul", "sum", "share")
-                    end
-                    store(inner, column, "sum", part)
+            by_allowed(block, ctx, weighted, function(body)
+                each_vector(body, ctx, function(inner, column, part)
+                    empty_value(inner, ctx, column)
+                    store_out(inner, ir.offset(ctx.out_row, column), "sum", part)
                 end)
             end)
         end)
@@ -128,11 +163,11 @@ end
 
 -- ---- The product ---------------------------------------------------------------------------
 
--- Repairs the tile's rows when one of its values is NaN.
-local function check_tile(block, ctx, repair, row0, rows, results, vectors, last_lanes)
+-- Name of an int: one of the tile's values is NaN. Values beyond last_lanes of the last vector do
+-- not exist.
+local function find_nan(block, ctx, rows, results, vectors, last_lanes)
     local partial <const> = last_lanes < ctx.lanes
     local whole <const> = partial and vectors - 1 or vectors
-    local found
     local function total(first, last, name)
         block:declare("vec", name, "copy", results[0][first])
         for r = 0, rows - 1 do
@@ -141,6 +176,7 @@ local function check_tile(block, ctx, repair, row0, rows, results, vectors, last
             end
         end
     end
+    local found
     if whole > 0 then
         total(0, whole - 1, "total")
         found = block:let("int", "found", "has_nan", "total")
@@ -151,18 +187,20 @@ local function check_tile(block, ctx, repair, row0, rows, results, vectors, last
             ir.index(last_lanes))
         found = found and block:let("int", "any_found", "or_into", found, tail) or tail
     end
-    block:when("true_", { found }, function(body)
-        body:each("repaired", rows, ctx.straight, function(inner, r)
-            local row <const> = row0 + r
-            local visible <const> = mask.visible_keys(inner, ctx, ctx.query0 + row, "visible")
-            inner:call(repair, {
-                weight_column = ir.offset(ctx.scores, row),
-                mask_column = ctx.mask_panel and ir.offset(ctx.mask_panel, row),
-                inverse_sum = ir.offset(ctx.inverse_sums, row),
-                out_row = ir.offset(ctx.out_rows, row * ctx.plan.out.row),
-                visible = visible,
-            })
-        end)
+    return found
+end
+
+local function repair_tile(block, ctx, repair, row0, rows, column)
+    block:each("repaired", rows, ctx.straight, function(inner, r)
+        local row <const> = row0 + r
+        inner:call(repair, {
+            weight_column = ir.offset(ctx.scores, row),
+            mask_column = ctx.mask_panel and ir.offset(ctx.mask_panel, row),
+            inverse_sum = ir.offset(ctx.inverse_sums, row),
+            out_row = ir.offset(ctx.out_rows, row * ctx.plan.out.row + column),
+            value_rows = ir.offset(ctx.value_rows, column),
+            visible = mask.visible_in_block(inner, ctx, ctx.query0 + row, "visible"),
+        })
     end)
 end
 
@@ -171,7 +209,7 @@ local function tile_depth(block, ctx, row0, rows)
     local problem <const> = ctx.problem
     if not problem.causal then return ctx.key_end end
     if ctx.plan.attention.range_loops then
-        return mask.visible_keys(block, ctx, ctx.query0 + (row0 + (rows - 1)), "depth")
+        return mask.visible_in_block(block, ctx, ctx.query0 + (row0 + (rows - 1)), "depth")
     end
     local causal <const>, key_end <const> = problem.causal, ir.constant(ctx.key_end)
     if causal.by_length then return ir.index(key_end) end
@@ -179,20 +217,26 @@ local function tile_depth(block, ctx, row0, rows)
     return ir.index(math.max(0, math.min(key_end, last + 1 + causal.positive - causal.negative)))
 end
 
--- Returns the repair function, or nil where no row may need it, and the list of context functions.
+-- Returns the functions that repair rows (none where no row may need it), and the list of context
+-- functions. A whole row is repaired at once, and need not be twice; blocks of keys add to a row,
+-- so there a repair is for the columns of one tile.
 function context.build(ctx)
     local attention <const>, lanes <const> = ctx.plan.attention, ctx.lanes
-    local functions <const> = {}
-    local repair
-    if attention.repair then
-        local exact <const> = setmetatable({
-            weight_column = ir.mem("weight_column"), inverse_sum = ir.mem("inverse_sum"),
-            out_row = ir.mem("out_row"), mask_column = ir.mem("mask_column"),
-            visible = ir.var("visible"),
-        }, { __index = ctx })
-        repair = repair_row(exact)
+    local functions <const>, repairs <const> = {}, {}
+    local in_blocks <const> = attention.in_blocks
+    local exact <const> = setmetatable({
+        weight_column = ir.mem("weight_column"), inverse_sum = ir.mem("inverse_sum"),
+        out_row = ir.mem("out_row"), mask_column = ir.mem("mask_column"),
+        visible = ir.var("visible"),
+    }, { __index = ctx })
+    local panels <const> = value_columns(ctx)
+    for i, group in ipairs(panels) do
+        if attention.repair and (in_blocks or i == 1) then
+            repairs[i] = repair_row(exact, in_blocks and (group.vectors - 1) * lanes
+                + group.last_lanes or nil, i > 1 and "_" .. i or "")
+        end
     end
-    local function product(body, row0, rows, group, column)
+    local function product(body, row0, rows, group, column, repair)
         local depth <const> = tile_depth(body, ctx, row0, rows)
         local known <const> = ir.constant(depth)
         local function lanes_of(v)
@@ -205,7 +249,8 @@ function context.build(ctx)
         local c <const> = tile.product(body, {
             title = ("%d queries x %d values"):format(rows, group.vectors * lanes),
             rows = rows, vectors = group.vectors, registers = ctx.plan.machine.registers,
-            depth = known or depth, max_depth = ctx.problem.kv_len, index = ir.index,
+            depth = known or depth,
+            max_depth = in_blocks and attention.key_block or ctx.problem.kv_len, index = ir.index,
             unroll = ctx.straight and math.max(known, 1) or attention.context_unroll,
             a = function(k, r)
                 return ir.offset(ctx.scores, k * ctx.block.width + row0 + r)
@@ -215,6 +260,28 @@ function context.build(ctx)
             end,
             carry = out,
         })
+        local function found(results)
+            return find_nan(body, ctx, rows, results, group.vectors, group.last_lanes)
+        end
+        if in_blocks then
+            local function add(inner)
+                for r = 0, rows - 1 do
+                    for v = 0, group.vectors - 1 do
+                        local n <const> = ("%d_%d"):format(r, v)
+                        local before <const> = out.load(inner, "t" .. n, r, v)
+                        out.store(inner, inner:let("vec", "o" .. n, "add", before, c[r][v]), r, v)
+                    end
+                end
+            end
+            if not repair then
+                add(body)
+            else
+                body:when("true_", { found(c) }, function(inner)
+                    repair_tile(inner, ctx, repair, row0, rows, column)
+                end, add)
+            end
+            return
+        end
         local results <const> = {}
         for r = 0, rows - 1 do
             results[r] = {}
@@ -226,53 +293,103 @@ function context.build(ctx)
             end
         end
         if repair then
-            check_tile(body, ctx, repair, row0, rows, results, group.vectors, group.last_lanes)
+            body:when("true_", { found(results) }, function(inner)
+                repair_tile(inner, ctx, repair, row0, rows, 0)
+            end)
         end
     end
     -- one function for each tile shape
     local first = 0
     for _, group in ipairs(ctx.block.row_groups) do
         local base <const> = first
-        for i, columns in ipairs(value_columns(ctx)) do
+        for i, columns in ipairs(panels) do
             local width <const> = columns.vectors * lanes
             functions[#functions + 1] = ir.func(("context%s_%dx%d%s"):format(ctx.suffix, group.size,
                 columns.vectors, i > 1 and "_" .. i or ""),
-                { ("Weighted values of queries %d to %d, %d columns from %d, divided by the sums.")
-                    :format(base, base + group.count * group.size - 1, columns.count * width,
-                        columns.first) },
+                { ("Weighted values of queries %d to %d, %d columns from %d, %s."):format(base,
+                    base + group.count * group.size - 1, columns.count * width, columns.first,
+                    attention.in_blocks and "added to those of earlier keys"
+                        or "divided by the sums") },
                 ctx.parameters, function(block)
                     block:each("columns", columns.count, ctx.straight, function(body, c)
                         body:each("tile", group.count, ctx.straight, function(inner, t)
                             product(inner, t * group.size + base, group.size, columns,
-                                c * width + columns.first)
+                                c * width + columns.first,
+                                repairs[in_blocks and i or 1])
                         end)
                     end)
                 end)
         end
         first = first + group.count * group.size
     end
-    return repair, functions
+    return repairs, functions
+end
+
+-- ---- Rows done in several blocks of keys ---------------------------------------------------
+
+-- Zeros where the blocks will add.
+function context.build_open(ctx)
+    return ir.func("clear_rows" .. ctx.suffix, { "Nothing summed yet." }, ctx.parameters,
+        function(block)
+            block:let("vec", "none", "zero")
+            block:each("row", ctx.block.queries, false, function(body, row)
+                each_vector(body, ctx, function(inner, column, part)
+                    store_out(inner, ir.offset(ctx.out_rows, row * ctx.plan.out.row + column),
+                        "none", part)
+                end)
+            end)
+        end)
+end
+
+-- Divides by the sums; rows without any key, 0 * (1 / 0) by then, get what the config says.
+function context.build_close(ctx)
+    local rule <const> = empty_row_rule(ctx)
+    return ir.func("divide_rows" .. ctx.suffix, { "Weighted values divided by the sums." },
+        ctx.parameters, function(block)
+            block:each("row", ctx.block.queries, false, function(body, row)
+                local out <const> = ir.offset(ctx.out_rows, row * ctx.plan.out.row)
+                body:let("vec", "inverse", "broadcast", ir.offset(ctx.inverse_sums, row))
+                if rule then body:declare("int", "found", "none") end
+                each_vector(body, ctx, function(inner, column, part)
+                    local value <const> = load_out(inner, "value", ir.offset(out, column), part)
+                    inner:let("vec", "result", "mul", value, "inverse")
+                    store_out(inner, ir.offset(out, column), "result", part)
+                    if not rule then return end
+                    if part then
+                        inner:let("int", "is_nan", "has_nan_part", "result", part)
+                    else
+                        inner:let("int", "is_nan", "has_nan", "result")
+                    end
+                    inner:set("found", "or_into", "found", "is_nan")
+                end)
+                if not rule then return end
+                body:when("true_", { "found" }, function(inner)
+                    local exact <const> = setmetatable({
+                        visible = mask.visible_keys(inner, ctx, ctx.query0 + row, "visible"),
+                        mask_column = ctx.mask_panel and ir.offset(ctx.mask_panel, row),
+                    }, { __index = ctx })
+                    by_allowed(inner, exact, nil, function(deep)
+                        each_vector(deep, ctx, function(deepest, column, part)
+                            empty_value(deepest, ctx, column)
+                            store_out(deepest, ir.offset(out, column), "sum", part)
+                        end)
+                    end)
+                end)
+            end)
+        end)
 end
 
 -- Clears the output rows of padded queries (padded_queries = "zero" without an output projection).
 function context.build_clear(ctx)
-    local lanes <const> = ctx.lanes
-    local whole <const>, rest <const> = ctx.plan.value_dim // lanes, ctx.plan.value_dim % lanes
     return ir.func("clear_padded" .. ctx.suffix, { "Zeros for queries beyond the item's length." },
         ctx.parameters, function(block)
             block:each("row", ctx.block.queries, ctx.straight, function(body, row)
                 body:when("ge", { ctx.query0 + row, ctx.length }, function(inner)
                     inner:let("vec", "none", "zero")
-                    local to <const> = ir.offset(ctx.out_rows, row * ctx.plan.out.row)
-                    if whole > 0 then
-                        inner:each("vector", whole, ctx.straight, function(deep, i)
-                            deep:run("store", ir.offset(to, i * lanes), "none")
-                        end)
-                    end
-                    if rest > 0 then
-                        inner:run("store_part", ir.offset(to, whole * lanes), "none",
-                            ir.index(rest))
-                    end
+                    each_vector(inner, ctx, function(deep, column, part)
+                        store_out(deep, ir.offset(ctx.out_rows, row * ctx.plan.out.row + column),
+                            "none", part)
+                    end)
                 end)
             end)
         end)

@@ -4,8 +4,9 @@
 --   allowed(block, ctx, …)      the same rule for one (query, key), for the rare exact path
 -- A mask kind is one entry of `kinds`; a kind that does not apply to the problem costs nothing.
 --
--- ctx: problem, plan, block (of queries), batch, head, query0, length (indices), key_full, key_end.
--- Keys [0, key_full) are visible to every query of the block, none from key_end on.
+-- ctx: problem, plan, block (of queries), batch, head, query0, length, key0 (indices), key_full,
+-- key_end. Keys count from key0, the first of the block of keys (0 where all keys are one block):
+-- [0, key_full) are visible to every query of the block, none from key_end on.
 local ir <const> = require("gen.ir")
 
 local mask <const> = {}
@@ -35,16 +36,34 @@ local function visible_keys(block, ctx, query, name)
 end
 mask.visible_keys = visible_keys
 
+-- `keys`, counted from 0, as a count within the block of keys.
+local function within_block(block, ctx, keys, name)
+    if not ctx.plan.attention.in_blocks then return keys end
+    local left <const> = block:size(name .. "_left", "excess", keys, ctx.key0)
+    return block:size(name, "min", left, ir.index(ctx.plan.attention.key_block))
+end
+mask.within_block = within_block
+
+-- Keys of the block that `query` may see, as far as range masks go.
+function mask.visible_in_block(block, ctx, query, name)
+    local inner <const> = ctx.plan.attention.in_blocks and name .. "_all" or name
+    return within_block(block, ctx, visible_keys(block, ctx, query, inner), name)
+end
+
 -- key_full and key_end of the block: loop bounds where the plan loops over a range of keys, static
 -- bounds in straight-line code (the rest is masked there).
 function mask.range(block, ctx)
     local problem <const> = ctx.problem
     local all <const> = ir.index(problem.kv_len)
-    if not problem.key_range then return all, all end
+    if not problem.key_range then
+        local keys <const> = within_block(block, ctx, all, "key_end")
+        return keys, keys
+    end
     if ctx.plan.attention.range_loops then
-        local full <const> = visible_keys(block, ctx, ctx.query0, "key_full")
+        local full <const> = mask.visible_in_block(block, ctx, ctx.query0, "key_full")
         if not problem.causal then return full, full end
-        return full, visible_keys(block, ctx, ctx.query0 + (ctx.block.queries - 1), "key_end")
+        return full, mask.visible_in_block(block, ctx, ctx.query0 + (ctx.block.queries - 1),
+            "key_end")
     end
     local causal <const> = problem.causal
     if not causal or causal.by_length then return ir.index(0), all end
@@ -77,7 +96,7 @@ local kinds <const> = {
             return problem.mask.lengths and not (problem.causal and problem.causal.by_length)
         end,
         key = function(block, ctx, key, r)
-            return block:let("int", "in_length" .. r, "lt", key, ctx.length)
+            return block:let("int", "in_length" .. r, "lt", key + ctx.key0, ctx.length)
         end,
     },
     {
@@ -89,10 +108,10 @@ local kinds <const> = {
             local first
             if causal.by_length then
                 first = block:size(("first_query%d_%d"):format(r, v), "excess",
-                    key + ctx.problem.seq_len, query + ctx.length)
+                    key + ctx.key0 + ctx.problem.seq_len, query + ctx.length)
             else
                 first = block:size(("first_query%d_%d"):format(r, v), "excess",
-                    key + causal.negative, query + causal.positive)
+                    key + ctx.key0 + causal.negative, query + causal.positive)
             end
             return block:let("mask", ("seen%d_%d"):format(r, v), "lanes_from", first)
         end,

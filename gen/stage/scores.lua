@@ -1,10 +1,11 @@
 -- Scores of one block of queries against its keys, lanes along queries: S^T[key][query] = K . Q^T.
 -- First the queries (and a per-query mask) are transposed into vectors of one query a lane; then
--- row
--- maxima and masks are vertical and S^T is already the broadcast operand of the context product.
+-- maxima, sums and masks are vertical and P^T is already the broadcast operand of the context
+-- product. The softmax weighs each tile's logits while they are in registers.
 local ir <const> = require("gen.ir")
 local tile <const> = require("gen.tile")
 local mask <const> = require("gen.stage.mask")
+local softmax <const> = require("gen.stage.softmax")
 
 local scores <const> = {}
 
@@ -134,33 +135,27 @@ local function score_tile(block, ctx, key0, rows, past_full)
     for r = 0, rows - 1 do
         local row <const> = mask.apply(block, ctx, key0 + r, r, c[r], past_full)
         for v = 0, vectors - 1 do
-            out.store(block, row[v], r, v)
-            block:set("max" .. v, "max", "max" .. v, row[v])
+            out.store(block, softmax.weigh(block, ctx, r, v, row[v]), r, v)
         end
     end
 end
 
--- A function around tiles of one shape: keeps the running maxima in registers meanwhile.
+-- A function around tiles of one shape: keeps maxima and sums in registers meanwhile.
 local function tiles_function(ctx, name, comment, past_full, build)
     return ir.func(name .. ctx.suffix, { comment }, ctx.parameters, function(block)
-        for v = 0, ctx.block.vectors - 1 do
-            block:declare("vec", "max" .. v, "load", ir.offset(ctx.maxima, v * ctx.lanes))
-        end
+        softmax.open(block, ctx)
         if mask.applies(ctx, past_full) then block:let("vec", "hidden", "minus_infinity") end
         build(block)
-        for v = 0, ctx.block.vectors - 1 do
-            block:run("store", ir.offset(ctx.maxima, v * ctx.lanes), "max" .. v)
-        end
+        softmax.close(block, ctx)
     end)
 end
 
--- Tiles over a range known only at run time: whole tiles that every query sees, then masked ones.
+-- Tiles over a range known only at run time: whole tiles that every query sees, then masked ones,
+-- then the keys that are left over by whole tiles. Keys count from the block's first.
 local function ranged_tiles(ctx)
-    local functions <const> = {}
-    local groups <const> = ctx.plan.attention.key_groups
+    local functions <const>, problem <const> = {}, ctx.problem
     local rows <const> = ctx.plan.attention.key_rows
-    local last <const> = groups[#groups]
-    local whole_end <const> = ctx.problem.kv_len // rows * rows
+    local left <const> = problem.kv_len % rows
     local function loop(name, comment, past_full, bounds)
         functions[#functions + 1] = tiles_function(ctx, name, comment, past_full, function(block)
             local open_end <const> = block:size("open_end", "round_down", ctx.key_full,
@@ -170,20 +165,22 @@ local function ranged_tiles(ctx)
                 function(body, key) score_tile(body, ctx, key, rows, past_full) end)
         end)
     end
-    if whole_end > 0 then
-        loop("scores_open", "Logits of keys that every query sees.", false,
+    if problem.kv_len >= rows then
+        loop("scores_open", "Weights of keys that every query sees.", false,
             function(_, open_end) return ir.index(0), open_end end)
-        loop("scores_masked", "Logits of keys that some query does not see.", true,
-            function(block, open_end)
-                return open_end, block:size("masked_end", "min", ctx.key_end, ir.index(whole_end))
-            end)
+        if problem.key_range then
+            loop("scores_masked", "Weights of keys that some query does not see.", true,
+                function(block, open_end)
+                    return open_end, block:size("masked_end", "min", ctx.key_end, ctx.whole_end)
+                end)
+        end
     end
-    if last.size < rows or whole_end == 0 then
+    if left > 0 then
         functions[#functions + 1] = tiles_function(ctx, "scores_rest",
-            ("Logits of the last %d keys, where some query sees them."):format(last.size), true,
-            function(block)
-                block:when("lt", { ir.index(whole_end), ctx.key_end }, function(body)
-                    score_tile(body, ctx, ir.index(whole_end), last.size, true)
+            ("Weights of the last %d keys, where some query sees them."):format(left),
+            problem.key_range, function(block)
+                block:when("lt", { ctx.whole_end, ctx.key_end }, function(body)
+                    score_tile(body, ctx, ctx.whole_end, left, problem.key_range)
                 end)
             end)
     end
@@ -199,7 +196,7 @@ local function fixed_tiles(ctx)
         local base <const>, size <const> = first, group.size
         if base < key_end then
             functions[#functions + 1] = tiles_function(ctx, ("scores_%dkeys"):format(size),
-                ("Logits of keys from %d on, in tiles of %d."):format(base, size), key_end > full,
+                ("Weights of keys from %d on, in tiles of %d."):format(base, size), key_end > full,
                 function(block)
                     if not ctx.problem.key_range then
                         block:each("tile", group.count, ctx.straight, function(body, i)
@@ -225,42 +222,11 @@ end
 
 -- ---- The stage -----------------------------------------------------------------------------
 
--- maxima[query] before any key.
-function scores.start(ctx)
-    return ir.func("start_maxima" .. ctx.suffix, { "No key seen yet." }, ctx.parameters,
-        function(block)
-            block:let("vec", "nothing", "minus_infinity")
-            for v = 0, ctx.block.vectors - 1 do
-                block:run("store", ir.offset(ctx.maxima, v * ctx.lanes), "nothing")
-            end
-        end)
-end
-
--- Functions that fill scores[key][query] for the block's keys and maxima[query], the last of which
--- turns each maximum into a reference: a whole number, so that later keys, other tiles or other
--- paths
--- scale by exact powers of the base.
+-- Functions that fill scores[key][query] with weights for the block's keys, and maxima and sums of
+-- the queries.
 function scores.build(ctx)
-    local functions <const> = ctx.plan.attention.range_loops and ranged_tiles(ctx)
-        or fixed_tiles(ctx)
-    functions[#functions + 1] = ir.func("finish_maxima" .. ctx.suffix,
-        { "Reference of each query: its maximum, rounded up to a whole number." },
-        ctx.parameters, function(block)
-            for v = 0, ctx.block.vectors - 1 do
-                local at <const> = ir.offset(ctx.maxima, v * ctx.lanes)
-                block:let("vec", "max" .. v, "load", at)
-                local whole = block:let("vec", "whole" .. v, "ceil", "max" .. v)
-                if ctx.problem.masked then
-                    -- nothing seen: any finite reference keeps -inf - reference at -inf
-                    block:let("mask", "seen" .. v, "lanes_allowed", "max" .. v)
-                    block:let("vec", "nothing" .. v, "zero")
-                    whole = block:let("vec", "reference" .. v, "select", "seen" .. v, whole,
-                        "nothing" .. v)
-                end
-                block:run("store", at, whole)
-            end
-        end)
-    return functions
+    if ctx.plan.attention.range_loops then return ranged_tiles(ctx) end
+    return fixed_tiles(ctx)
 end
 
 return scores

@@ -1,12 +1,23 @@
--- Softmax of one block of queries, in place: scores[key][query] become weights before division, and
--- inverse_sums[query] = 1 / their sum. The division itself happens once, on the head-wide output.
--- Also writes the caller's weights tensor when the config returns it.
+-- Softmax of one block of queries, fused into the score tiles: a logit becomes its weight before
+-- division, 2^(logit - reference), while it is in a register. 1 / sum is applied once, to the
+-- head-wide output. Also writes the caller's weights tensor when the config returns it.
+--
+-- The reference of a query starts at 0: most rows need no maximum. After every block of keys the
+-- maxima are looked at; where one is out of reach of its reference, the reference moves to the
+-- maximum rounded up (a whole number), what was summed is scaled, and the block is done again. That
+-- depends on the row's own allowed logits alone, so nothing else changes its bits.
 local ir <const> = require("gen.ir")
 local mask <const> = require("gen.stage.mask")
 
 local softmax <const> = {}
 
 local LOG2_E <const> = 0x1.715476p+0
+
+-- How far above its reference a row's maximum may lie, lowest and highest, for logits in powers of
+-- two (base 2) and of e. Weights are 2^16 times 2^(logit - reference): the largest of a row is then
+-- at least 1, so that nothing within 2^-126 of it is lost, and at most 2^48, which leaves room for
+-- values up to 2^79.
+local REACH <const> = { [2] = { -16.0, 32.0 }, [0] = { -11.0, 22.0 } }
 
 -- Runs build(body, i) for i in [0, count); count is an integer or an index.
 local function each_key(block, ctx, name, count, build)
@@ -18,34 +29,183 @@ local function each_key(block, ctx, name, count, build)
     end
 end
 
-function softmax.build(ctx)
-    local vectors <const>, lanes <const> = ctx.block.vectors, ctx.lanes
-    local exp2 <const> = ctx.problem.accuracy == "fast" and "exp2_fast" or "exp2"
-    local natural <const> = ctx.problem.fold.base ~= 2
-    return ir.func("softmax" .. ctx.suffix,
-        { ("exp of the logits of %d queries, in place, and 1 / sum of each."):format(
-            ctx.block.queries) },
+local function is_natural(ctx) return ctx.problem.fold.base ~= 2 end
+
+local function exp2_op(ctx) return ctx.problem.accuracy == "fast" and "exp2_fast" or "exp2" end
+
+local function at(mem, ctx, v) return ir.offset(mem, v * ctx.lanes) end
+
+-- ---- Inside the score tiles ----------------------------------------------------------------
+
+-- What a function around score tiles keeps in registers: maxima, sums, references.
+function softmax.open(block, ctx)
+    if is_natural(ctx) then block:let("vec", "log2_e", "splat", ir.float(LOG2_E)) end
+    for v = 0, ctx.block.vectors - 1 do
+        block:let("vec", "ref" .. v, "load", at(ctx.references, ctx, v))
+        block:declare("vec", "max" .. v, "load", at(ctx.maxima, ctx, v))
+        block:declare("vec", "sum" .. v, "load", at(ctx.sums, ctx, v))
+    end
+end
+
+-- Weights of one key from its logits: name of the vector, given the logit's.
+function softmax.weigh(block, ctx, r, v, logit)
+    local n <const> = ("%d_%d"):format(r, v)
+    block:set("max" .. v, "max", "max" .. v, logit)
+    local x = block:let("vec", "x" .. n, "sub", logit, "ref" .. v)
+    if is_natural(ctx) then x = block:let("vec", "y" .. n, "mul", x, "log2_e") end
+    local p <const> = block:let("vec", "p" .. n, exp2_op(ctx), x)
+    block:set("sum" .. v, "add", "sum" .. v, p)
+    return p
+end
+
+function softmax.close(block, ctx)
+    for v = 0, ctx.block.vectors - 1 do
+        block:run("store", at(ctx.maxima, ctx, v), "max" .. v)
+        block:run("store", at(ctx.sums, ctx, v), "sum" .. v)
+    end
+end
+
+-- ---- Around them ---------------------------------------------------------------------------
+
+-- Before the first key. `totals`: sums of whole blocks, where rows are done in several.
+function softmax.start(ctx)
+    return ir.func("start_softmax" .. ctx.suffix, { "No key seen yet; every reference is 0." },
         ctx.parameters, function(block)
-            if natural then block:let("vec", "log2_e", "splat", ir.float(LOG2_E)) end
-            for v = 0, vectors - 1 do
-                block:let("vec", "max" .. v, "load", ir.offset(ctx.maxima, v * lanes))
-                block:declare("vec", "sum" .. v, "zero")
+            block:let("vec", "nothing", "minus_infinity")
+            block:let("vec", "none", "zero")
+            for v = 0, ctx.block.vectors - 1 do
+                block:run("store", at(ctx.maxima, ctx, v), "nothing")
+                block:run("store", at(ctx.references, ctx, v), "none")
+                block:run("store", at(ctx.sums, ctx, v), "none")
+                if ctx.totals then block:run("store", at(ctx.totals, ctx, v), "none") end
             end
-            each_key(block, ctx, "key", ctx.key_end, function(body, key)
-                for v = 0, vectors - 1 do
-                    local at <const> = ir.offset(ctx.scores, key * ctx.block.width + v * lanes)
-                    body:let("vec", "s" .. v, "load", at)
-                    local below = body:let("vec", "x" .. v, "sub", "s" .. v, "max" .. v)
-                    if natural then below = body:let("vec", "y" .. v, "mul", below, "log2_e") end
-                    body:let("vec", "p" .. v, exp2, below)
-                    body:set("sum" .. v, "add", "sum" .. v, "p" .. v)
-                    body:run("store", at, "p" .. v)
+        end)
+end
+
+-- Vector v's maxima against their reach: the square of the distance from its middle. No key seen:
+-- the maximum counts as the reference itself.
+local function distance(block, ctx, v)
+    block:let("vec", "ref" .. v, "load", at(ctx.references, ctx, v))
+    local reached = block:let("vec", "max" .. v, "load", at(ctx.maxima, ctx, v))
+    if ctx.problem.masked then
+        block:let("mask", "seen" .. v, "lanes_allowed", reached)
+        reached = block:let("vec", "reached" .. v, "select", "seen" .. v, reached, "ref" .. v)
+    end
+    block:let("vec", "above" .. v, "sub", reached, "ref" .. v)
+    block:let("vec", "off" .. v, "sub", "above" .. v, "middle")
+    return block:let("vec", "square" .. v, "mul", "off" .. v, "off" .. v)
+end
+
+local function let_reach(block, ctx)
+    local reach <const> = REACH[ctx.problem.fold.base]
+    local radius <const> = (reach[2] - reach[1]) / 2.0
+    block:let("vec", "middle", "splat", ir.float(reach[1] + radius))
+    block:let("vec", "reach", "splat", ir.float(radius * radius))
+end
+
+-- Calls `again(body)` when a maximum has left the reach of its reference, after moving it.
+function softmax.settle(block, ctx, move, again)
+    local moved
+    let_reach(block, ctx)
+    for v = 0, ctx.block.vectors - 1 do
+        local far <const> = block:let("int", "far" .. v, "has_above", distance(block, ctx, v),
+            "reach")
+        moved = moved and block:let("int", "any_far" .. v, "or_into", moved, far) or far
+    end
+    block:when("true_", { moved }, function(body)
+        body:call(move)
+        again(body)
+    end)
+end
+
+-- Moves the references of the queries whose maximum is out of reach to that maximum, rounded up,
+-- and scales what their earlier blocks have summed.
+function softmax.move(ctx)
+    local lanes <const>, totals <const> = ctx.lanes, ctx.totals
+    return ir.func("move_references" .. ctx.suffix,
+        { "References out of reach move to their maximum, rounded up"
+            .. (totals and "; sums so far are scaled." or ".") },
+        ctx.parameters, function(block)
+            let_reach(block, ctx)
+            block:let("vec", "none", "zero")
+            if totals then
+                block:let("vec", "unit", exp2_op(ctx), "none")
+            end
+            if is_natural(ctx) and totals then
+                block:let("vec", "log2_e", "splat", ir.float(LOG2_E))
+            end
+            for v = 0, ctx.block.vectors - 1 do
+                local far <const> = block:let("mask", "far" .. v, "lanes_above",
+                    distance(block, ctx, v), "reach")
+                block:let("vec", "whole" .. v, "ceil", "max" .. v)
+                block:let("vec", "new" .. v, "select", far, "whole" .. v, "ref" .. v)
+                block:run("store", at(ctx.references, ctx, v), "new" .. v)
+                block:run("store", at(ctx.sums, ctx, v), "none")
+                if totals then
+                    -- a reference only falls while the sum is still 0
+                    block:let("vec", "rise" .. v, "sub", "new" .. v, "ref" .. v)
+                    block:let("vec", "up" .. v, "max", "rise" .. v, "none")
+                    local down = block:let("vec", "down" .. v, "sub", "none", "up" .. v)
+                    if is_natural(ctx) then
+                        down = block:let("vec", "bits" .. v, "mul", down, "log2_e")
+                    end
+                    block:let("vec", "power" .. v, exp2_op(ctx), down)
+                    block:let("vec", "factor" .. v, "div", "power" .. v, "unit")
+                    block:run("store", at(ctx.factors, ctx, v), "factor" .. v)
+                    block:let("vec", "total" .. v, "load", at(totals, ctx, v))
+                    block:let("vec", "scaled" .. v, "mul", "total" .. v, "factor" .. v)
+                    block:run("store", at(totals, ctx, v), "scaled" .. v)
+                end
+            end
+            if not totals then return end
+            local width <const> = ctx.plan.value_dim
+            local whole <const>, rest <const> = width // lanes, width % lanes
+            block:loop({ var = "row", from = 0, to = ctx.block.queries }, function(body, row)
+                body:let("vec", "factor", "broadcast", ir.offset(ctx.factors, row))
+                local function scale(inner, column, count)
+                    local out <const> = ir.offset(ctx.out_rows, row * ctx.plan.out.row + column)
+                    if count then
+                        inner:let("vec", "value", "load_part", out, ir.index(count))
+                    else
+                        inner:let("vec", "value", "load", out)
+                    end
+                    inner:let("vec", "scaled", "mul", "value", "factor")
+                    if count then
+                        inner:run("store_part", out, "scaled", ir.index(count))
+                    else
+                        inner:run("store", out, "scaled")
+                    end
+                end
+                body:each("vector", whole, false, function(inner, i) scale(inner, i * lanes) end)
+                if rest > 0 then
+                    body:scope(function(inner) scale(inner, whole * lanes, rest) end)
                 end
             end)
+        end)
+end
+
+-- totals += sums of the block, which start again at 0.
+function softmax.add_block(block, ctx)
+    block:let("vec", "none", "zero")
+    for v = 0, ctx.block.vectors - 1 do
+        block:let("vec", "total" .. v, "load", at(ctx.totals, ctx, v))
+        block:let("vec", "sum" .. v, "load", at(ctx.sums, ctx, v))
+        block:let("vec", "both" .. v, "add", "total" .. v, "sum" .. v)
+        block:run("store", at(ctx.totals, ctx, v), "both" .. v)
+        block:run("store", at(ctx.sums, ctx, v), "none")
+    end
+end
+
+-- inverse_sums[query] = 1 / sum.
+function softmax.finish(ctx)
+    local sums <const> = ctx.totals or ctx.sums
+    return ir.func("invert_sums" .. ctx.suffix, { "1 / sum of each query's weights." },
+        ctx.parameters, function(block)
             block:let("vec", "one", "splat", ir.float(1.0))
-            for v = 0, vectors - 1 do
+            for v = 0, ctx.block.vectors - 1 do
+                block:let("vec", "sum" .. v, "load", at(sums, ctx, v))
                 block:let("vec", "inverse" .. v, "div", "one", "sum" .. v)
-                block:run("store", ir.offset(ctx.inverse_sums, v * lanes), "inverse" .. v)
+                block:run("store", at(ctx.inverse_sums, ctx, v), "inverse" .. v)
             end
         end)
 end

@@ -269,10 +269,11 @@ end
 function TestTiles:test_query_blocks_cover_the_sequence()
     for_query_plans(function(built, label)
         local attention <const>, lanes <const> = built.attention, built.machine.lanes
-        local next_query, count = 0, 0
+        local next_query, count, units = 0, 0, 0
         for i, block in ipairs(attention.blocks) do
             lu.assertEquals(block.first, next_query, label)
-            lu.assertEquals(block.first_index, count, label)
+            lu.assertEquals(block.first_unit, units, label)
+            lu.assertEquals(block.units, (block.count + block.together - 1) // block.together)
             lu.assertEquals(block.width, block.vectors * lanes, label)
             lu.assertTrue(block.queries >= 1 and block.queries <= block.width, label)
             if block.queries < block.width then
@@ -281,9 +282,10 @@ function TestTiles:test_query_blocks_cover_the_sequence()
             lu.assertTrue(attention.width >= block.width, label)
             next_query = next_query + (block.count - 1) * block.width + block.queries
             count = count + block.count
+            units = units + block.units
         end
         lu.assertEquals(next_query, attention.problem.seq_len, label)
-        lu.assertEquals(count, attention.block_count, label)
+        lu.assertEquals({ count, units }, { attention.block_count, attention.unit_count }, label)
     end)
 end
 
@@ -499,11 +501,14 @@ end
 
 function TestBuffers:test_blocks_of_queries_fit_theirs()
     for_query_plans(function(built, label)
-        local given <const>, width <const> = built.problem, built.attention.width
-        local floats <const> = { queries = built.score_dim * width, scores = given.kv_len * width,
-            maxima = width, inverse_sums = width, mask_panel = given.kv_len * width }
+        local given <const>, shape <const> = built.problem, built.attention
+        local width <const> = shape.width
+        local floats <const> = { queries = built.score_dim * width, mask_panel = given.kv_len
+            * width }
         for _, buffer in ipairs(built.part_buffers) do
-            lu.assertTrue(buffer.floats >= floats[buffer.name], label .. " " .. buffer.name)
+            local wanted <const> = buffer.name == "scores" and shape.key_block * width
+                or shape.together * (floats[buffer.name] or width)
+            lu.assertTrue(buffer.floats >= wanted, label .. " " .. buffer.name)
         end
     end)
 end

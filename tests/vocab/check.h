@@ -564,14 +564,14 @@ typedef struct sweep {
 
 static void judge_exp2_lane(sweep *s, float x, float got)
 {
-    if (x == floorf(x) && x >= -126.0f && bits_of(got) != bits_of(ldexpf(1.0f, (int)x)))
-        fail("not an exact power of two", (size_t)-x, got, ldexpf(1.0f, (int)x));
-    if (x < -126.0f && bits_of(got) != 0)
-        fail("not +0 below -126", 0, got, 0.0f);
-    if (got > 1.0f || (got != 0.0f && got < FLT_MIN))
-        fail("above 1 or a denormal", 0, got, x);
-    const double exact = exp2((double)x);
-    if (x >= -126.0f) {
+    if (x == floorf(x) && x >= -142.0f && bits_of(got) != bits_of(ldexpf(1.0f, (int)x + 16)))
+        fail("not an exact power of two", 0, got, ldexpf(1.0f, (int)x + 16));
+    if (x < -142.0f && bits_of(got) != 0)
+        fail("not +0 below -142", 0, got, 0.0f);
+    if (got > 0x1p80f || (got != 0.0f && got < FLT_MIN))
+        fail("above 2^80 or a denormal", 0, got, x);
+    const double exact = exp2((double)x + 16.0);
+    if (x >= -142.0f) {
         const int64_t distance = ulps_between(got, (float)exact);
         if (distance > s->worst || -distance > s->worst)
             s->worst = distance < 0 ? -distance : distance;
@@ -601,16 +601,15 @@ static void push_sweep(sweep *s, float x)
         flush_sweep(s);
 }
 
-/* Walks from 0 down to -130 in steps of 2^-9, with the 64 floats on either side of every half (there
+/* Walks from 64 down to -146 in steps of 2^-9, with the 64 floats on either side of every half (there
  * the polynomial's interval ends); then what is no number, or far below. */
 static void drive_exp2(const operation *op)
 {
     sweep s;
     memset(&s, 0, sizeof s);
     s.op = op;
-    s.lowest = 1.0f;
-    push_sweep(&s, -0.0f);
-    for (int i = 0; i <= 130 * 512 && !failed; i++) {
+    s.lowest = 0x1p80f;
+    for (int i = -64 * 512; i <= 146 * 512 && !failed; i++) {
         const float x = -(float)i / 512.0f;
         if (i % 256 != 0) {
             push_sweep(&s, x);
@@ -618,13 +617,16 @@ static void drive_exp2(const operation *op)
         }
         const uint32_t u = bits_of(x);
         for (uint32_t d = 0; d <= 128; d++) {
+            /* floats beside x from above to below: away from zero where x is negative */
             if (i == 0)
-                push_sweep(&s, float_of(d == 0 ? 0u : 0x80000000u + d));
+                push_sweep(&s, float_of(d < 64 ? 64 - d : 0x80000000u + d - 64));
+            else if (i < 0)
+                push_sweep(&s, fminf(float_of(u + 64 - d), 64.0f));
             else
                 push_sweep(&s, float_of(u - 64 + d));
         }
     }
-    static const float far[] = {-131.0f,  -149.0f,  -150.0f, -255.5f,  -1000.0f, -0x1p22f,
+    static const float far[] = {-147.0f,  -149.0f,  -150.0f, -255.5f,  -1000.0f, -0x1p22f,
                                 -0x1p23f, -0x1p31f, -1e30f,  -FLT_MAX, -INFINITY};
     for (size_t i = 0; i < sizeof far / sizeof far[0] && !failed; i++)
         push_sweep(&s, far[i]);

@@ -47,6 +47,8 @@ local ROUNDS <const> = {
                 :gsub("!=", ">"):gsub("vmvnq_u32%(vceqq_f32", "(vcgtq_f32"),
                 helper = ops.lanes_allowed.helper }
         end,
+        lanes_above = function(ops) return { text = swap(ops.lanes_above.text, "1", "2") } end,
+        has_above = function(ops) return { text = swap(ops.has_above.text, "1", "2") } end,
         select = function(ops) return { text = swap(ops.select.text, "2", "3") } end,
         has_nan = function() return { text = "0" } end,
         has_nan_part = function(ops) return ops.has_nan end,
@@ -72,6 +74,12 @@ local ROUNDS <const> = {
         max = function() return { text = "$2" } end,
         pair_sums = function() return { text = "$2" } end,
         pair_max = function() return { text = "$2" } end,
+        lanes_above = function(ops)
+            -- right but where the operands are equal
+            return { text = ops.lanes_above.text:gsub("_CMP_GT_OQ", "_CMP_GE_OQ")
+                :gsub(">", ">="):gsub("vcgtq", "vcgeq") }
+        end,
+        has_above = function() return { text = "1" } end,
         lanes_both = function() return { text = "$2" } end,
         select = function() return { text = "$2" } end,
         prefetch = function()
@@ -92,8 +100,8 @@ local HELPER_FAULTS <const> = {
     { "store_part", "count > 2", "count > 1", { "store_part" } },
     { "has_nan_part", "vcgeq_u32", "vcgtq_u32", { "has_nan_part" } },
     { "round_up", "whole < x", "whole <= x", { "ceil" } },
-    { "vec_exp2", "%-126%.0f", "-125.0f", { "exp2" } },
-    { "scalar_exp2", "x < %-126", "x <= -126", { "exp2" } },
+    { "vec_exp2", "%-142%.0f", "-141.0f", { "exp2" } },
+    { "scalar_exp2", "x < %-142", "x <= -142", { "exp2" } },
     -- the last digits of a coefficient
     { "vec_exp2_fast", "0x1%.3a051ap%-7f", "0x1.3b051ap-7f", { "exp2_fast" } },
     { "vec_exp2_fast", "0x1%.b7f752p%-7f", "0x1.b8f752p-7f", { "exp2_fast" } },
