@@ -155,7 +155,10 @@ end
 
 -- for (size_t var = from; var + step <= to; var += step); from and to may be indices, step an
 -- integer or the name of a variable. With `below`, or a variable step, the test is var < to.
+-- A loop known to have no turn is left out.
 function Block:loop(options, build)
+    local from <const>, to <const> = ir.constant(options.from), ir.constant(options.to)
+    if from and to and from >= to then return end
     local body <const> = ir.block()
     build(body, ir.var(options.var))
     push(self, { kind = "for", var = options.var, from = ir.index(options.from),
