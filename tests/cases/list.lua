@@ -99,6 +99,9 @@ M.judged = {
     { seq_len = 3, d_model = 5, heads = 1 },
     { seq_len = 1, d_model = 3, heads = 1 },
     { seq_len = 7, d_model = 9, heads = 1 },
+    -- rows of several blocks of keys
+    { op = "sdpa", batch = 2, seq_len = 21, kv_len = 397, heads = 2, head_dim = 12,
+        mask = { "causal", "padding" }, causal_align = "bottom_right" },
     { seq_len = 17, d_model = 33, heads = 1 },
     { seq_len = 4, d_model = 8, heads = 1 },
     { seq_len = 37, d_model = 144, heads = 2 },
@@ -113,6 +116,14 @@ M.judged = {
         kv_cache = "append" },
     { batch = 2, seq_len = 3, kv_len = 70, d_model = 32, heads = 4, kv_heads = 1, head_dim = 40,
         v_head_dim = 24, kv_cache = "append" },
+    -- rows of several blocks of keys, with every mask; blocks of queries that walk them together
+    { op = "sdpa", seq_len = 90, kv_len = 1030, heads = 1, head_dim = 10 },
+    { op = "sdpa", batch = 2, seq_len = 70, kv_len = 520, heads = 2, head_dim = 5,
+        mask = { "bool", "additive" }, empty_row = "uniform" },
+    { op = "sdpa", batch = 2, seq_len = 400, heads = 1, head_dim = 9,
+        mask = { "causal", "lengths" }, causal_align = "lengths", empty_row = "nan" },
+    { batch = 2, seq_len = 390, d_model = 8, heads = 1, mask = "lengths", padded_queries = "zero",
+        output_projection = false, plan = { fold = { qk = false } } },
     -- a class token, and the last tokens of a prompt
     { seq_len = 1, kv_len = 37, d_model = 48, heads = 3, queries = "first" },
     { batch = 2, seq_len = 3, kv_len = 19, d_model = 24, heads = 2, queries = "last",

@@ -266,6 +266,34 @@ function TestTiles:test_parts_take_rows_of_many_equal_items_and_panels_of_one()
     lu.assertFalse(by_rows(layer("padded", 64, 49, 96, 3, { mask = "lengths" })))
 end
 
+-- Rows of up to 384 keys are one block; longer ones are cut evenly, in whole key tiles.
+function TestTiles:test_long_rows_are_done_in_blocks_of_keys()
+    local function shape(kv_len, more)
+        local fields <const> = { op = "sdpa", seq_len = 40, kv_len = kv_len, heads = 2,
+            head_dim = 16 }
+        for key, value in pairs(more or {}) do fields[key] = value end
+        return build_plan(fields).attention
+    end
+    lu.assertFalse(shape(384).in_blocks)
+    lu.assertEquals(shape(384).key_block, 384)
+    for _, keys in ipairs({ 385, 1024, 1500, 16384 }) do
+        local long <const> = shape(keys)
+        lu.assertTrue(long.in_blocks)
+        lu.assertEquals(long.key_block % long.key_rows, 0)
+        lu.assertTrue(long.key_block < 256 + long.key_rows)
+    end
+    lu.assertFalse(shape(1024, { return_weights = "per_head" }).in_blocks)
+    lu.assertTrue(shape(64, { plan = { scores = { key_block = 20 } } }).in_blocks)
+    lu.assertStrContains(get_refusal({ op = "sdpa", seq_len = 8, kv_len = 64, heads = 1,
+        head_dim = 8, return_weights = "mean", plan = { scores = { key_block = 16 } } }).message, "whole rows")
+end
+
+-- The workspace of a long row does not grow with its keys.
+function TestTiles:test_a_long_row_needs_little_workspace()
+    local built <const> = build_plan({ op = "sdpa", seq_len = 16384, heads = 1, head_dim = 64 })
+    lu.assertTrue(built.workspace_bytes <= 65536)
+end
+
 function TestTiles:test_query_blocks_cover_the_sequence()
     for_query_plans(function(built, label)
         local attention <const>, lanes <const> = built.attention, built.machine.lanes
@@ -285,7 +313,8 @@ function TestTiles:test_query_blocks_cover_the_sequence()
             units = units + block.units
         end
         lu.assertEquals(next_query, attention.problem.seq_len, label)
-        lu.assertEquals({ count, units }, { attention.block_count, attention.unit_count }, label)
+        lu.assertEquals({ count, units }, { attention.block_count, attention.unit_count },
+            label)
     end)
 end
 

@@ -743,7 +743,8 @@ local CASES <const> = {
         'c.lua: plan.scores.vectors = 9: out of range (allowed: an integer from 1 to 8)',
     },
     { with { plan = { scores = { unroll = 2 } } },
-        'c.lua: plan.scores.unroll = 2: unknown key (allowed: rows, vectors, orientation, key_block)',
+        'c.lua: plan.scores.unroll = 2: unknown key '
+            .. '(allowed: rows, vectors, orientation, key_block)',
     },
     { with { plan = { project = { rows = "8" } } },
         'c.lua: plan.project.rows = "8": must be an integer, not a string (allowed: an '
