@@ -285,7 +285,8 @@ function TestTiles:test_long_rows_are_done_in_blocks_of_keys()
     lu.assertFalse(shape(1024, { return_weights = "per_head" }).in_blocks)
     lu.assertTrue(shape(64, { plan = { scores = { key_block = 20 } } }).in_blocks)
     lu.assertStrContains(get_refusal({ op = "sdpa", seq_len = 8, kv_len = 64, heads = 1,
-        head_dim = 8, return_weights = "mean", plan = { scores = { key_block = 16 } } }).message, "whole rows")
+        head_dim = 8, return_weights = "mean", plan = { scores = { key_block = 16 } } }).message,
+        "whole rows")
 end
 
 -- The workspace of a long row does not grow with its keys.
