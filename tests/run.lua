@@ -33,8 +33,10 @@ local function fail(text)
     io.stdout:write("FAILED: ", text, "\n")
 end
 
+local begun <const> = os.time()
+
 local function section(title)
-    io.stdout:write("\n== ", title, "\n")
+    io.stdout:write(("\n== %s (after %d s)\n"):format(title, os.time() - begun))
     io.stdout:flush()
 end
 
@@ -42,19 +44,36 @@ local function seconds()
     return os.time()
 end
 
+-- The longest first, so that none runs alone in the end; `full`: real sweeps of the tuner, minutes
+-- of measuring, in the full run only.
+local LONG_TESTS <const> = { { name = "test_tune.lua", full = true }, { name = "test_run.lua" },
+    { name = "test_plan.lua" }, { name = "test_vocabulary.lua" } }
+
+-- Names of the unit tests to run, and of those left to the full run.
+local function choose_unit_tests(mode_name)
+    local names <const>, left <const>, placed <const> = {}, {}, {}
+    for _, long in ipairs(LONG_TESTS) do
+        placed[long.name] = true
+        local list <const> = long.full and mode_name ~= "full" and left or names
+        list[#list + 1] = long.name
+    end
+    for _, name in ipairs(fs.list("tests/unit") or {}) do
+        if name:find("^test_.*%.lua$") and not placed[name] then names[#names + 1] = name end
+    end
+    return names, left
+end
+
 -- All unit tests, as many at a time as there are cores; ninja keeps each one's output together.
-local function run_unit_tests()
+local function run_unit_tests(mode_name)
     section("generator unit tests (Lua)")
     local dir <const> = "build/tests/units"
     local lines <const> = { ("builddir = %s\nrule test\n  command = lua5.4 $in > $out.log 2>&1 "
         .. "&& touch $out\n  description = $in\n"):format(dir) }
-    local names <const> = {}
-    for _, name in ipairs(fs.list("tests/unit") or {}) do
-        if name:find("^test_.*%.lua$") then
-            names[#names + 1] = name
-            lines[#lines + 1] = ("build %s/%s: test tests/unit/%s\n"):format(dir, name, name)
-        end
+    local names <const>, left <const> = choose_unit_tests(mode_name)
+    for _, name in ipairs(names) do
+        lines[#lines + 1] = ("build %s/%s: test tests/unit/%s\n"):format(dir, name, name)
     end
+    for _, name in ipairs(left) do print("skipped: " .. name .. " (in the full run only)") end
     process.run({ "rm", "-rf", dir })
     assert(fs.write_all({ { path = dir .. "/build.ninja", text = table.concat(lines, "\n") } }))
     process.capture({ "ninja", "-f", dir .. "/build.ninja", "-k", 0, "-j", 2 }, { merge = true })
@@ -170,7 +189,7 @@ local function main()
         os.exit(1)
     end
     if name ~= "fuzz" then
-        run_unit_tests()
+        run_unit_tests(name)
         run_peers_tests(name)
         run_mutants(built)
         section("kernels of the written-down cases, and the Criterion suites")

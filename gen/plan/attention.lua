@@ -136,7 +136,8 @@ function attention.build(problem, machine, dims, straight)
         blocks = blocks, block_count = count, width = widest,
         unit_count = units, together = most,
         key_block = key_block, in_blocks = in_blocks,
-        whole_keys = problem.kv_len // scores.rows * scores.rows,
+        -- keys in whole tiles, where tiles follow a range
+        whole_keys = has_range(scores.rows) and problem.kv_len // scores.rows * scores.rows or nil,
         key_groups = scores.row_groups, key_rows = scores.rows,
         range_loops = has_range(scores.rows),
         scores_vectors = scores.vectors,

@@ -181,7 +181,8 @@ local function build_block(phase, plan, block, query0, suffix)
         query0 = query0 or ir.var("query0"), batch = ir.index(0), head = ir.index(0),
         length = ir.var("length"),
         key0 = shape.in_blocks and ir.var("key0") or ir.index(0),
-        whole_end = shape.in_blocks and ir.var("whole_end") or ir.index(shape.whole_keys),
+        whole_end = shape.in_blocks and ir.var("whole_end") or shape.whole_keys
+            and ir.index(shape.whole_keys),
     }
     for _, name in ipairs({ "query_rows", "key_rows", "value_rows", "out_rows", "weight_rows",
         "key_keep", "mask_keep", "mask_add", "queries", "scores", "maxima", "references", "sums",

@@ -110,7 +110,8 @@ function M:add_kernel(bundle, isa, compiler_name, options)
     local steps <const> = { joined(compiler.command, flags, extra, pinned and "-fstack-usage" or "",
         "-c", inputs[1], "-o", object) }
     if pinned then
-        steps[2] = ("sh tests/fuzz/check_stack.sh %s.su %d"):format(stem, variant.frame_bytes)
+        steps[2] = ("sh tests/fuzz/check_stack.sh %s.su %s %d"):format(stem, inputs[1],
+            variant.frame_bytes)
     end
     local plain_build <const> = options.level == "-O0" or plan.runs == "simde"
     if not options.sanitize then
