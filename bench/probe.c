@@ -397,7 +397,7 @@ static void print_identity(const session *s)
     printf("{\n  \"format\": %d,\n", FORMAT);
     print_text("name", s->subject.name);
     if (s->o.subject.blas != NULL) {
-        print_text("library", s->subject.detail);
+        print_text("blas_library", s->subject.detail);
         print_text("core", s->subject.core);
     } else {
         print_text("isa", s->subject.isa);

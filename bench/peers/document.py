@@ -40,7 +40,7 @@ def add_limit(result: dict, flops: float) -> None:
         result["slow_percent_of_limit"] = 100.0 * bound / result["slow_best_us"]
 
 
-def library_version(text: str) -> str:
+def version_of_blas(text: str) -> str:
     """Out of what OpenBLAS and MKL say of themselves."""
     found = re.search(r"(?:OpenBLAS|Version) (\d+(?:\.\d+){1,2})", text)
     return found.group(1) if found else ""
@@ -54,9 +54,10 @@ def identity(entry: Entry, kernel: dict | None) -> dict:
                     "packed_bytes", "workspace_bytes"):
             result[key] = kernel[key]
         return result
-    version = entry.version or library_version(entry.library)
+    version = entry.version or version_of_blas(entry.blas_library)
     result["label"] = f"{entry.contender.title} {version}".rstrip()
-    for key, value in (("form", entry.variant), ("library", entry.library), ("core", entry.core),
+    for key, value in (("form", entry.variant), ("blas_library", entry.blas_library),
+                       ("core", entry.core),
                        ("notes", entry.notes), ("settings", entry.settings)):
         if value:
             result[key] = value

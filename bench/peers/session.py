@@ -55,7 +55,7 @@ class Entry:
     version: str = ""
     empty_call_us: float | None = None
     variant: str = ""
-    library: str = ""        # what a BLAS says of itself
+    blas_library: str = ""   # what a BLAS says of itself
     core: str = ""
     error: str = ""          # why it is not timed, and the kind of failure
     failure: str = ""
@@ -132,7 +132,7 @@ class Session:
         answer = entry.worker.ask({"do": "build", "variant": variant, "output": str(file)},
                                   BUILD_SECONDS)
         entry.variant = variant
-        entry.library, entry.core = answer.get("library", ""), answer.get("core", "")
+        entry.blas_library, entry.core = answer.get("library", ""), answer.get("core", "")
         entry.build_seconds, entry.first_seconds = answer["build_seconds"], answer["first_seconds"]
         return tensors.load(file, answer["kind"])
 
@@ -313,7 +313,7 @@ def drop_twins(entries: list[Entry]) -> list[Entry]:
     kept: list[Entry] = []
     for entry in entries:
         twin = next((other for other in kept if other.core and other.core == entry.core
-                     and other.library == entry.library and not other.error
+                     and other.blas_library == entry.blas_library and not other.error
                      and not entry.error), None)
         if twin:
             twin.settings += entry.settings

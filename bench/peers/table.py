@@ -150,7 +150,8 @@ def who_short(result: Result) -> str:
 def libraries_text(shapes: list[dict]) -> str:
     """What every BLAS says of itself, and what a call costs the others by itself, once."""
     results = [result for shape in shapes for result in split(shape)[0]]
-    lines = list(dict.fromkeys(result["library"] for result in results if "library" in result))
+    lines = list(dict.fromkeys(result["blas_library"] for result in results
+                               if "blas_library" in result))
     calls = {who_short(result): f"{who_short(result)} {number(result['empty_call_us'])}"
              for result in results if "empty_call_us" in result}
     if calls:

@@ -148,10 +148,10 @@ function M.run(item, options)
     return execute(words, options)
 end
 
--- Measures a BLAS on a case. blas: {library=, prefix= of its symbols, core= to force}.
+-- Measures a BLAS on a case. blas: {file=, prefix= of its symbols, core= to force}.
 function M.run_blas(probe, case, blas, options)
     local words <const> = blas_environment(blas.core)
-    append(words, probe, "--case", case.path, "--blas", blas.library)
+    append(words, probe, "--case", case.path, "--blas", blas.file)
     if blas.prefix then
         append(words, "--blas-prefix", blas.prefix)
     end

@@ -98,13 +98,13 @@ local function new_blas_subject(entry, case, probe, setting, core)
     local result <const> = { subject = "openblas", settings = { setting } }
     entry.results[#entry.results + 1] = result
     return { result = result, case = case, probe = probe,
-        blas = { library = blas.LIBRARY, core = core } }
+        blas = { file = blas.LIBRARY, core = core } }
 end
 
 -- As packaged, and the fastest of the cores this CPU runs, one where they are the same.
 local function add_blas(entry, case, probe, options)
     local function try(core)
-        local result, problem = measure.run_blas(probe, case, { library = blas.LIBRARY,
+        local result, problem = measure.run_blas(probe, case, { file = blas.LIBRARY,
             core = core }, { seconds = options.screening, samples = options.samples,
                 cpu = options.cpu, runner = options.runner })
         return { core = core, result = result, problem = problem }
@@ -202,7 +202,7 @@ local function measure_shape(entry, subjects, options)
             for key, value in pairs(statistics.merge(subject.rounds)) do
                 result[key] = value
             end
-            result.library = subject.rounds[1].library
+            result.blas_library = subject.rounds[1].blas_library
             result.core = subject.rounds[1].core
             statistics.add_limit(result, total_flops(entry))
         end

@@ -182,10 +182,10 @@ function M.machine_lines(document)
     local seen <const> = {}
     for _, entry in ipairs(document.shapes) do
         for _, result in ipairs(entry.results) do
-            if result.library and not seen[result.library] then
-                seen[result.library] = true
-                lines[#lines + 1] = ("%s: %s"):format(blas.short_name(result.library),
-                    result.library)
+            if result.blas_library and not seen[result.blas_library] then
+                seen[result.blas_library] = true
+                lines[#lines + 1] = ("%s: %s"):format(blas.short_name(result.blas_library),
+                    result.blas_library)
             end
         end
     end

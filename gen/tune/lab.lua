@@ -156,11 +156,11 @@ end
 
 -- The same layer on OpenBLAS as installed, where there is one: microseconds and what it is called.
 function Lab:time_openblas()
-    local numbers <const> = measure.run_blas(self.probe, self.case, { library = BLAS },
+    local numbers <const> = measure.run_blas(self.probe, self.case, { file = BLAS },
         { seconds = self.job.sample_seconds, timeout = BLAS_LIMIT, capture = self.capture })
     if numbers then
         return numbers.best_us or numbers.slow_best_us, ("%s, core %s"):format(
-            numbers.library:match("^%S+ [%d.]+") or numbers.library, numbers.core)
+            numbers.blas_library:match("^%S+ [%d.]+") or numbers.blas_library, numbers.core)
     end
 end
 

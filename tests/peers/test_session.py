@@ -138,7 +138,7 @@ class Measuring(WithSession):
         options = {"forms": RIGHT, "library": "BLAS"}
         entries = []
         for name, core in (("packaged", "Zen"), ("fastest", "Zen"), ("other", "Old")):
-            entry = Entry(fake(name, "openblas", **options), library="BLAS", core=core)
+            entry = Entry(fake(name, "openblas", **options), blas_library="BLAS", core=core)
             entry.settings = [name]
             entries.append(entry)
         kept = session.drop_twins(entries)
@@ -196,7 +196,7 @@ class Reports(unittest.TestCase):
         for text, version in (("OpenBLAS 0.3.34.481.3 DYNAMIC_ARCH Zen MAX_THREADS=64", "0.3.34"),
                               ("Intel(R) Math Kernel Library Version 2026.2-Product", "2026.2"),
                               ("something else", "")):
-            self.assertEqual(document.library_version(text), version)
+            self.assertEqual(document.version_of_blas(text), version)
 
     def test_bandwidth_of_the_right_size(self):
         self.assertEqual(document.load_rate(self.RATES, 1000), 100.0)

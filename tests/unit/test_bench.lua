@@ -208,7 +208,7 @@ local function document()
                     result_of({ subject = "attngen", isa = "avx2", compiler = "clang",
                         best_us = 19.0 }),
                     result_of({ subject = "openblas", settings = { "packaged", "fastest" },
-                        core = "Haswell", library = "OpenBLAS 0.3.21 X", best_us = 38.0 }),
+                        core = "Haswell", blas_library = "OpenBLAS 0.3.21 X", best_us = 38.0 }),
                     result_of({ subject = "torch", label = "PyTorch 2.13", best_us = 57.0 }),
                     { subject = "attngen", isa = "avx512", compiler = "gcc",
                         failure = { kind = "crash", message = "SIGILL" } },

@@ -160,11 +160,11 @@ function TestBenchBuild:test_the_blas_layer_is_right_with_every_mask()
         heads = 4, kv_heads = 2, head_dim = 6, v_head_dim = 3, batch = 2 }, "given"))
     lu.assertTrue(self.builder:run())
     for index, case in ipairs(cases) do
-        local result, problem = measure.run_blas(probe, case, { library = library }, QUICK)
+        local result, problem = measure.run_blas(probe, case, { file = library }, QUICK)
         lu.assertNotNil(result, ("case %d: %s"):format(index, problem and problem.message or ""))
-        lu.assertStrContains(result.library, "OpenBLAS")
+        lu.assertStrContains(result.blas_library, "OpenBLAS")
     end
-    local _, problem = measure.run_blas(probe, cases[1], { library = "libno-such-blas.so" }, QUICK)
+    local _, problem = measure.run_blas(probe, cases[1], { file = "libno-such-blas.so" }, QUICK)
     lu.assertEquals(problem.kind, "failed")
     lu.assertStrContains(problem.message, "libno-such-blas.so")
 end
