@@ -40,10 +40,6 @@ local function section(title)
     io.stdout:flush()
 end
 
-local function seconds()
-    return os.time()
-end
-
 -- The longest first, so that none runs alone in the end; `full`: real sweeps of the tuner, minutes
 -- of measuring, in the full run only.
 local LONG_TESTS <const> = { { name = "test_tune.lua", full = true }, { name = "test_run.lua" },
@@ -180,7 +176,6 @@ local function main()
         io.stderr:write("usage: lua5.4 tests/run.lua quick|full|fuzz [SEED]\n")
         os.exit(2)
     end
-    local started <const> = seconds()
     local tools <const> = toolset.find()
     section("building the test programs")
     local built <const>, log <const> = programs.build(tools)
@@ -205,7 +200,7 @@ local function main()
     run_campaign(mode, name, tools, built)
     section("summary")
     print(("%s, %d s"):format(#failures == 0 and "all passed" or #failures .. " failed",
-        seconds() - started))
+        os.time() - begun))
     for _, text in ipairs(failures) do
         print("FAILED: " .. text)
     end
