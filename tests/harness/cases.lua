@@ -60,7 +60,8 @@ function M.build(tools, all_isas)
     local problems <const>, isas <const> = {}, {}
     for _, isa in ipairs({ "scalar", "avx2", "avx512" }) do
         local plan <const> = tools.isas[isa]
-        local compiler = COMPILER[isa]
+        -- clang compiles emulated kernels at -O0, whose frames are no kernel's
+        local compiler = plan.runs == "simde" and "gcc" or COMPILER[isa]
         if not plan.compilers[compiler] then
             compiler = next(plan.compilers)
         end
