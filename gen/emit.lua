@@ -70,12 +70,14 @@ function emit.float(value)
 end
 
 local function index_text(index)
+    local constant <const>, terms <const> = index.constant, index.terms
+    if #terms == 0 then return ("%d"):format(constant) end
     local parts <const> = {}
-    for _, term in ipairs(index.terms) do
+    for _, term in ipairs(terms) do
         parts[#parts + 1] = term.factor == 1 and term.name or ("%d * %s"):format(term.factor,
             term.name)
     end
-    if index.constant ~= 0 or #parts == 0 then parts[#parts + 1] = ("%d"):format(index.constant) end
+    if constant ~= 0 then parts[#parts + 1] = ("%d"):format(constant) end
     return table.concat(parts, " + ")
 end
 
@@ -130,6 +132,10 @@ end
 -- stay
 -- as they are.
 local function add_line(lines, line)
+    if #line <= WIDTH and line:find("[^ ]") then
+        lines[#lines + 1] = line
+        return
+    end
     local indent <const> = line:match("^ *")
     local rest, prefix = line:sub(#indent + 1), indent
     while #prefix + #rest > WIDTH and not rest:find("^[/*#]") do
@@ -152,8 +158,9 @@ end
 -- One line at the current depth.
 function Printer:line(text) add_line(self.lines, ("    "):rep(self.depth) .. text) end
 
--- An op's text cut into literals and {argument number, form}; forms: element (`$[n]`, and `*($n)`,
--- which reads better so), operand (in parentheses where it is a sum), value (inside a call).
+-- An op's text cut into literals and {argument number, how to print it}: as an element (`$[n]`, and
+-- `*($n)`, which reads better so), an operand (in parentheses where it is a sum) or a value (inside
+-- a call).
 local function parse_text(text, is_vector_op)
     local pieces <const>, at = {}, 1
     local inside_call <const> = is_vector_op and text:find("^[%w_]+%(")
@@ -164,15 +171,13 @@ local function parse_text(text, is_vector_op)
         if not element and marker:sub(-1) == "]" then
             marker, position = marker:sub(1, -2), position - 1
         end
-        pieces[#pieces + 1] = { tonumber(marker:match("%d")),
-            element and "element" or inside_call and "value" or "operand" }
+        pieces[#pieces + 1] = { argument = tonumber(marker:match("%d")),
+            print = element and element_text or inside_call and value_text or operand_text }
         at = position
     end
     pieces[#pieces + 1] = text:sub(at)
     return pieces
 end
-
-local forms <const> = { element = element_text, operand = operand_text, value = value_text }
 
 function Printer:op_text(op, args)
     local pieces = self.parsed[op]
@@ -186,8 +191,10 @@ function Printer:op_text(op, args)
         self.parsed[op] = pieces
     end
     local out <const> = {}
-    for i, piece in ipairs(pieces) do
-        out[i] = type(piece) == "string" and piece or forms[piece[2]](args[piece[1]])
+    for i = 1, #pieces, 2 do -- literals and arguments take turns
+        local piece <const> = pieces[i + 1]
+        out[i] = pieces[i]
+        if piece then out[i + 1] = piece.print(args[piece.argument]) end
     end
     return table.concat(out)
 end

@@ -6,8 +6,6 @@
 -- blocks in functions. Ops are names of the ISA vocabulary (gen/isa) or of emit's scalar C.
 -- A loop whose bounds are constants may be unrolled while it is built: the body is then called with
 -- constant indices, so a stage writes its loop nest once. Nothing here knows C or an ISA.
-local deep_compare <const> = require("pl.tablex").deepcompare
-
 local ir <const> = {}
 
 -- ---- Indices -------------------------------------------------------------------------------
@@ -15,15 +13,18 @@ local ir <const> = {}
 local Index <const> = {}
 Index.__index = Index
 
+-- Terms are never changed, so indices may share them.
+local NO_TERMS <const> = {}
+
 local function new_index(constant, terms)
     return setmetatable({ kind = "index", constant = constant, terms = terms }, Index)
 end
 
 -- An index from an integer, or an index unchanged.
 function ir.index(value)
-    if math.type(value) == "integer" then return new_index(value, {}) end
-    assert(type(value) == "table" and value.kind == "index", "an integer or an index")
-    return value
+    if type(value) == "table" and value.kind == "index" then return value end
+    assert(math.type(value) == "integer", "an integer or an index")
+    return new_index(value, NO_TERMS)
 end
 
 -- An index naming the size_t variable `name`.
@@ -31,6 +32,8 @@ function ir.var(name) return new_index(0, { { name = name, factor = 1 } }) end
 
 function Index.__add(left, right)
     left, right = ir.index(left), ir.index(right)
+    if #right.terms == 0 then return new_index(left.constant + right.constant, left.terms) end
+    if #left.terms == 0 then return new_index(left.constant + right.constant, right.terms) end
     local terms <const>, position <const> = {}, {}
     for _, side in ipairs({ left.terms, right.terms }) do
         for _, term in ipairs(side) do
@@ -52,7 +55,7 @@ function Index.__mul(left, right)
         assert(#right.terms == 0, "an index stays affine")
         right = right.constant
     end
-    if right == 0 then return new_index(0, {}) end
+    if right == 0 then return new_index(0, NO_TERMS) end
     local terms <const> = {}
     for i, term in ipairs(left.terms) do
         terms[i] = { name = term.name, factor = term.factor * right }
@@ -208,30 +211,40 @@ function Block:leave(what) push(self, { kind = "leave", what = what }) end
 
 -- ---- Functions -----------------------------------------------------------------------------
 
+-- Every statement passes here several times; numeric loops cost half of ipairs.
 local function note_use(seen, value)
-    if type(value) == "string" then
+    local kind <const> = type(value)
+    if kind == "string" then
         seen[value] = true
-    elseif type(value) == "table" then
-        if value.kind == "mem" then seen[value.base] = true end
-        if value.kind == "ref" then seen[value.name] = true end
-        local index <const> = value.kind == "mem" and value.index or value
-        if index.kind == "index" then
-            for _, term in ipairs(index.terms) do seen[term.name] = true end
+    elseif kind == "table" then
+        local index = value
+        if value.kind == "mem" then
+            seen[value.base] = true
+            index = value.index
+        elseif value.kind == "ref" then
+            seen[value.name] = true
         end
+        local terms <const> = index.terms
+        for i = 1, terms and #terms or 0 do seen[terms[i].name] = true end
     end
 end
 
 local function collect_uses(block, seen, declared)
-    for _, node in ipairs(block.nodes) do
-        if node.kind == "let" then declared[node.name] = true end
-        if node.kind == "for" then
+    local nodes <const> = block.nodes
+    for i = 1, #nodes do
+        local node <const> = nodes[i]
+        local kind <const>, args <const> = node.kind, node.args
+        if kind == "let" then
+            declared[node.name] = true
+        elseif kind == "set" then
+            seen[node.name] = true
+        elseif kind == "for" then
             declared[node.var] = true
+            note_use(seen, node.step)
+            note_use(seen, node.from)
+            note_use(seen, node.to)
         end
-        note_use(seen, node.step)
-        for _, arg in ipairs(node.args or {}) do note_use(seen, arg) end
-        if node.kind == "set" then seen[node.name] = true end
-        note_use(seen, node.from)
-        note_use(seen, node.to)
+        for k = 1, args and #args or 0 do note_use(seen, args[k]) end
         if node.body then collect_uses(node.body, seen, declared) end
         if node.otherwise then collect_uses(node.otherwise, seen, declared) end
     end
@@ -245,30 +258,35 @@ function ir.uses(block)
     return seen
 end
 
--- Drops the values nothing uses: a stage may name what only some shapes need. Ops with a result
--- have
--- no effect of their own.
-local function drop_unused(block, seen)
+-- Drops the values in the set `unused`: a stage may name what only some shapes need. Ops with a
+-- result have no effect of their own.
+local function drop_unused(block, unused)
     local kept <const>, dropped = {}, false
     for _, node in ipairs(block.nodes) do
-        if node.kind == "let" and not seen[node.name] then
+        if node.kind == "let" and unused[node.name] then
             dropped = true
         else
             kept[#kept + 1] = node
-            for _, inner in ipairs({ node.body or false, node.otherwise or false }) do
-                dropped = inner and drop_unused(inner, seen) or dropped
-            end
+            if node.body and drop_unused(node.body, unused) then dropped = true end
+            if node.otherwise and drop_unused(node.otherwise, unused) then dropped = true end
         end
     end
-    block.nodes = kept
+    if dropped then block.nodes = kept end
     return dropped
 end
 
+-- Drops what is unused, and what only that used. Returns ir.uses of what is left.
 local function prune(block)
-    repeat
-        local seen <const> = {}
-        collect_uses(block, seen, {})
-    until not drop_unused(block, seen)
+    while true do
+        local seen <const>, declared <const> = {}, {}
+        collect_uses(block, seen, declared)
+        local unused <const> = {}
+        for name in pairs(declared) do unused[name] = not seen[name] or nil end
+        if not next(unused) or not drop_unused(block, unused) then
+            for name in pairs(declared) do seen[name] = nil end
+            return seen
+        end
+    end
 end
 
 -- Names are looked up over the whole function, not by scope: within one function a stage gives a
@@ -280,8 +298,7 @@ end
 function ir.func(name, comment, candidates, build)
     local body <const> = ir.block()
     build(body)
-    prune(body)
-    local seen <const>, params <const> = ir.uses(body), {}
+    local seen <const>, params <const> = prune(body), {}
     for _, candidate in ipairs(candidates) do
         if seen[candidate[2]] then params[#params + 1] = candidate end
     end
@@ -299,10 +316,20 @@ function Block:call(fn, replace)
     push(self, { kind = "call", name = fn.name, args = args })
 end
 
--- Whether two functions differ in their name and comment only.
-function ir.is_same(a, b)
-    return deep_compare(a.params, b.params) and deep_compare(a.body, b.body)
+local function equal(a, b)
+    if a == b then return true end
+    if type(a) ~= "table" or type(b) ~= "table" then return false end
+    for key, value in pairs(a) do
+        if not equal(value, b[key]) then return false end
+    end
+    for key in pairs(b) do
+        if a[key] == nil then return false end
+    end
+    return true
 end
+
+-- Whether two functions differ in their name and comment only.
+function ir.is_same(a, b) return equal(a.params, b.params) and equal(a.body, b.body) end
 
 -- Number of statements a block prints; the plan's estimates are checked against it.
 function ir.count(block)

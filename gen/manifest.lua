@@ -6,14 +6,20 @@ local manifest <const> = {}
 
 manifest.FORMAT = 1
 
--- FNV-1a, 64 bits, as 16 hex digits.
+local PRIME <const> = 0x100000001b3
+
+-- FNV-1a, 64 bits, as 16 hex digits. Eight bytes a turn: every emitted byte passes here.
 function manifest.hash(text)
     local hash = 0xcbf29ce484222325
-    for at = 1, #text, 64 do
-        for _, byte in ipairs({ text:byte(at, at + 63) }) do
-            hash = (hash ~ byte) * 0x100000001b3
-        end
+    local whole <const> = #text // 8 * 8
+    for at = 1, whole, 8 do
+        local a <const>, b <const>, c <const>, d <const>, e <const>, f <const>, g <const>,
+            h <const> = text:byte(at, at + 7)
+        hash = (((hash ~ a) * PRIME ~ b) * PRIME ~ c) * PRIME
+        hash = (((hash ~ d) * PRIME ~ e) * PRIME ~ f) * PRIME
+        hash = ((hash ~ g) * PRIME ~ h) * PRIME
     end
+    for at = whole + 1, #text do hash = (hash ~ text:byte(at)) * PRIME end
     return ("%016x"):format(hash)
 end
 

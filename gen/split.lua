@@ -22,20 +22,21 @@ local vector_types <const> = { vec = true, mask = true }
 local function own_bytes(node, vector_bytes)
     if node.kind ~= "let" and node.kind ~= "set" and node.kind ~= "run" then return 0 end
     local places = node.kind == "let" and 2 or 1
-    for _, arg in ipairs(node.args) do
-        if type(arg) == "string" then places = places + 1 end
+    local args <const> = node.args
+    for i = 1, #args do
+        if type(args[i]) == "string" then places = places + 1 end
     end
     local is_vector <const> = node.kind ~= "let" or vector_types[node.type]
     return places * (is_vector and vector_bytes or SCALAR_BYTES)
 end
 
 local function block_bytes(block, vector_bytes)
-    local bytes = 0
-    for _, node in ipairs(block.nodes) do
+    local bytes, nodes <const> = 0, block.nodes
+    for i = 1, #nodes do
+        local node <const> = nodes[i]
         bytes = bytes + own_bytes(node, vector_bytes)
-        for _, inner in ipairs({ node.body or false, node.otherwise or false }) do
-            bytes = bytes + (inner and block_bytes(inner, vector_bytes) or 0)
-        end
+        if node.body then bytes = bytes + block_bytes(node.body, vector_bytes) end
+        if node.otherwise then bytes = bytes + block_bytes(node.otherwise, vector_bytes) end
     end
     return bytes
 end
@@ -65,14 +66,31 @@ local function collect_sets(block, found)
         found[#found + 1], found[name] = name, true
     end
     for _, node in ipairs(block.nodes) do
-        if node.kind == "set" then add(node.name) end
-        for _, arg in ipairs(node.kind == "call" and node.args or {}) do
-            if type(arg) == "table" and arg.kind == "ref" then add(arg.name) end
+        if node.kind == "set" then
+            add(node.name)
+        elseif node.kind == "call" then
+            for _, arg in ipairs(node.args) do
+                if type(arg) == "table" and arg.kind == "ref" then add(arg.name) end
+            end
         end
         if node.body then collect_sets(node.body, found) end
         if node.otherwise then collect_sets(node.otherwise, found) end
     end
     return found
+end
+
+-- Of each node its bytes, the bytes up to its end, the names it assigns, whether it leaves: the
+-- search for runs asks again from every start. Also the bytes of all.
+local function survey(nodes, vector_bytes)
+    local facts <const>, total = {}, 0
+    for i, node in ipairs(nodes) do
+        local one <const> = wrap({ node })
+        local bytes <const> = block_bytes(one, vector_bytes)
+        total = total + bytes
+        facts[i] = { bytes = bytes, upto = total, assigned = collect_sets(one, {}),
+            leaves = leaves(one) }
+    end
+    return facts, total
 end
 
 -- ---- Cutting -------------------------------------------------------------------------------
@@ -113,21 +131,26 @@ end
 
 -- The last node of the longest run from `from` that fits in a function and declares nothing that a
 -- later node of the block uses; nil when there is none.
-function Cutter:find_run(nodes, from, last_use, scope)
+function Cutter:find_run(nodes, facts, from, last_use, scope)
     local bytes, needed, best = 0, from, nil
-    local assigned <const> = {}
+    local start <const> = facts[from].upto - facts[from].bytes
+    local handed <const> = {}
     for i = from, #nodes do
-        local node <const> = nodes[i]
-        bytes = bytes + block_bytes(wrap({ node }), self.vector_bytes)
-        for _, name in ipairs(collect_sets(wrap({ node }), {})) do
-            if scope[name] and not assigned[name] then
-                assigned[name] = true
+        local node <const>, fact <const> = nodes[i], facts[i]
+        bytes = bytes + fact.bytes
+        for _, name in ipairs(fact.assigned) do
+            if scope[name] and not handed[name] then
+                handed[name] = true
                 bytes = bytes + HANDED_OVER * self.vector_bytes
             end
         end
-        if bytes > self.limit and i > from or leaves(wrap({ node })) then break end
+        if bytes > self.limit and i > from or fact.leaves then break end
         if node.kind == "let" then needed = math.max(needed, last_use[node.name] or i) end
-        if needed <= i then best = i end
+        if needed <= i then
+            best = i
+        elseif facts[needed].upto - start > self.limit then
+            break -- a value lives longer than any run
+        end
     end
     return best
 end
@@ -156,12 +179,12 @@ function Cutter:cut(block, outer)
             end
         end
     end
-    if block_bytes(block, self.vector_bytes) <= self.limit then return end
+    local facts <const>, total <const> = survey(nodes, self.vector_bytes)
+    if total <= self.limit then return end
     local kept <const>, i = {}, 1
     while i <= #nodes do
-        local last <const> = self:find_run(nodes, i, last_use, scope)
-        if last and block_bytes(wrap({ table.unpack(nodes, i, last) }), self.vector_bytes)
-            > self.limit // 8 then
+        local last <const> = self:find_run(nodes, facts, i, last_use, scope)
+        if last and facts[last].upto - facts[i].upto + facts[i].bytes > self.limit // 8 then
             kept[#kept + 1] = self:outline({ table.unpack(nodes, i, last) }, scope)
             i = last + 1
         else

@@ -26,7 +26,7 @@ packages_of() {
         echo "$(packages_of demo) python3 python3-venv"
         ;;
     test)
-        echo "$(packages_of demo) lua-penlight lua-unit g++ clang $(clang_runtime)" \
+        echo "$(packages_of demo) lua-unit g++ clang $(clang_runtime)" \
             "libcriterion-dev libsimde-dev ninja-build valgrind binutils locales python3" \
             "$(cross_packages)"
         ;;

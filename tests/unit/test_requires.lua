@@ -181,11 +181,15 @@ local OUTSIDE <const> = {
 }
 
 -- A walk in Lua's own order is fine where the order cannot show: filling a table by the same key,
--- or collecting what is sorted before use. Both have a fixed form, so that this test can tell.
+-- looking for a counterexample, or collecting what is sorted before use. All have a fixed form, so
+-- that this test can tell.
 local function is_harmless_walk(code, position)
     local loop <const> = code:sub(position):match("^[^\n]*\n?[^\n]*")
     local key <const> = loop:match("^%a+ (%w+)")
     if loop:find("%s[%w_.]+%[" .. key .. "%] = ") then
+        return true
+    end
+    if loop:find("do%s+if .+ then return false end$") then
         return true
     end
     local list <const> = loop:match("do%s+([%w_]+)%[#[%w_]+ %+ 1%] = " .. key .. "%f[%W]")
