@@ -203,7 +203,11 @@ local function length_checks(record, straight)
 end
 
 -- Fields of templates/kernel.c.in that describe the driver.
-local function driver_fields(record, plan, phases)
+local function driver_fields(record, plan, all_phases)
+    local phases <const> = {}
+    for _, phase in ipairs(all_phases) do
+        if not phase.inner then phases[#phases + 1] = phase end
+    end
     local packed <const> = plan.packed_bytes > 0
     local nulls <const> = {}
     if packed then nulls[1] = " || !packed" end

@@ -10,6 +10,7 @@ local scalar_ops <const> = {
     at = "*$1",
     put_at = "*$1 = $2",
     field = "$1->$2",
+    field_at = "$1->$2 + $3",
     share = "$1 * $2 / $3",
     share_end = "$1 * ($2 + 1) / $3",
     share_after = "($1 * $2 + $4 % $3) / $3",
@@ -69,16 +70,27 @@ function emit.float(value)
     return ("%af"):format(value)
 end
 
+local function term_text(factor, name)
+    return factor == 1 and name or ("%d * %s"):format(factor, name)
+end
+
+-- A sum, what is subtracted last.
 local function index_text(index)
     local constant <const>, terms <const> = index.constant, index.terms
     if #terms == 0 then return ("%d"):format(constant) end
-    local parts <const> = {}
+    local sum, subtracted = nil, ""
     for _, term in ipairs(terms) do
-        parts[#parts + 1] = term.factor == 1 and term.name or ("%d * %s"):format(term.factor,
-            term.name)
+        if term.factor < 0 then
+            subtracted = ("%s - %s"):format(subtracted, term_text(-term.factor, term.name))
+        else
+            local text <const> = term_text(term.factor, term.name)
+            sum = sum and sum .. " + " .. text or text
+        end
     end
-    if constant ~= 0 then parts[#parts + 1] = ("%d"):format(constant) end
-    return table.concat(parts, " + ")
+    assert(sum, "an index starts with what is added")
+    if constant > 0 then sum = ("%s + %d"):format(sum, constant) end
+    if constant < 0 then subtracted = ("%s - %d"):format(subtracted, -constant) end
+    return sum .. subtracted
 end
 
 local function is_zero(index) return #index.terms == 0 and index.constant == 0 end
@@ -100,7 +112,7 @@ end
 -- Sums as operands of *, -, < … need parentheses; text inside a call does not.
 local function operand_text(value)
     local text <const> = value_text(value)
-    if type(value) == "table" and value.kind == "index" and text:find(" + ", 1, true) then
+    if type(value) == "table" and value.kind == "index" and text:find(" [+-] ") then
         return "(" .. text .. ")"
     end
     return text
@@ -123,7 +135,7 @@ local function find_break(text, room)
         if text:sub(position, position + 1) == ", " then return position + 1 end
     end
     for position = room, 20, -1 do
-        if text:find("^ [%+%?:|&=]+ ", position) then return position end
+        if text:find("^ [%+%-%?:|&=]+ ", position) then return position end
     end
     return nil
 end

@@ -46,6 +46,9 @@ function Index.__add(left, right)
             end
         end
     end
+    for i = #terms, 1, -1 do
+        if terms[i].factor == 0 then table.remove(terms, i) end
+    end
     return new_index(left.constant + right.constant, terms)
 end
 

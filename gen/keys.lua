@@ -193,7 +193,7 @@ M.list = {
     },
     {
         name = "plan", kind = "special", type = "table", default_text = "the planner's",
-        allowed = "a table of project, scores, context, output, fold",
+        allowed = "a table of layer, project, scores, context, output, fold",
         meaning = "overrides of the plan, per stage",
         also = { "tiles", "schedule" },
     },
@@ -263,6 +263,14 @@ local function tile_fields(unroll)
     return fields
 end
 
+-- A linear layer: its tile, and the rows that all its panels are done for before the next ones.
+local function linear_fields()
+    local fields <const> = tile_fields(true)
+    fields[#fields + 1] = { name = "row_block", kind = "integer", most = 65536,
+        tried = { 16, 64, 128, 256, 512, 65536 } }
+    return fields
+end
+
 local scores_fields <const> = tile_fields(false)
 scores_fields[#scores_fields + 1] = { name = "orientation", kind = "choice",
     choices = { "queries", "dims" } }
@@ -270,10 +278,13 @@ scores_fields[#scores_fields + 1] = { name = "key_block", kind = "integer", most
     tried = { 32, 96, 192, 256, 384, 4096 } }
 
 M.plan_stages = {
-    { name = "project", of = "projections", fields = tile_fields(true) },
+    { name = "layer", fields = {
+        { name = "items", kind = "integer", most = 65536, tried = { 1, 4, 16, 65536 } },
+    } },
+    { name = "project", of = "projections", fields = linear_fields() },
     { name = "scores", fields = scores_fields },
     { name = "context", fields = tile_fields(true) },
-    { name = "output", of = "output_projection", fields = tile_fields(true) },
+    { name = "output", of = "output_projection", fields = linear_fields() },
     { name = "fold", fields = {
         { name = "scale", kind = "boolean" },
         { name = "k_bias", kind = "boolean" },

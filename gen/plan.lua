@@ -2,11 +2,12 @@
 -- In: problem with fold, the ISA's numbers (lanes, registers, target). Out: plan, pure printable
 -- data. Knows registers, caches and budgets; prints no C and names no instruction.
 -- One module below gen/plan/ for each part: tiles, projection, orientation (of attention, in
--- plan/attention and plan/dims), size.
+-- plan/attention and plan/dims), items, size.
 local numbers <const> = require("gen.plan.numbers")
 local projection <const> = require("gen.plan.projection")
 local attention <const> = require("gen.plan.attention")
 local forms <const> = require("gen.plan.forms")
+local items <const> = require("gen.plan.items")
 local orientation <const> = require("gen.plan.orientation")
 local size <const> = require("gen.plan.size")
 
@@ -204,8 +205,9 @@ local function build_plan(problem, isa_numbers, straight)
     return built
 end
 
--- A depth unrolling or blocks of keys asked for by hand are about loops.
+-- A depth unrolling or blocks of items or keys asked for by hand are about loops.
 local function forces_loops(problem)
+    if problem.plan.layer then return true end
     for _, stage in ipairs({ "project", "scores", "context", "output" }) do
         if problem.plan[stage] and problem.plan[stage].unroll then return true end
     end
@@ -213,14 +215,23 @@ local function forces_loops(problem)
     return key_block ~= nil and key_block < problem.kv_len
 end
 
+-- The plan with loops: of the whole batch, or of blocks of its items one after the other.
+local function build_loops(problem, isa_numbers)
+    local whole <const> = build_plan(problem, isa_numbers, false)
+    local together <const> = items.choose(problem, whole)
+    if not together then return whole end
+    return items.repeat_plan(build_plan(items.restrict(problem, together), isa_numbers, false),
+        problem, together)
+end
+
 -- The plan of one form of the layer; see plan.build.
 local function build_form(problem, isa_numbers)
     if problem.unroll == "tiles" or problem.unroll == "auto" and forces_loops(problem) then
-        return build_plan(problem, isa_numbers, false)
+        return build_loops(problem, isa_numbers)
     end
     local built <const> = build_plan(problem, isa_numbers, true)
     if built.code_bytes <= problem.code_budget then return built end
-    if problem.unroll == "auto" then return build_plan(problem, isa_numbers, false) end
+    if problem.unroll == "auto" then return build_loops(problem, isa_numbers) end
     numbers.refuse("unroll", "full", ("straight-line code for %s is predicted at %d bytes and "
         .. "%.0f s of compiling, over code_budget = %d"):format(isa_numbers.name,
             built.code_bytes, built.compile_seconds, problem.code_budget),

@@ -23,6 +23,7 @@ local function projection_report(projection)
         row_tiles = row_groups_text(projection.row_groups), panels = panels,
         unroll = projection.unroll, prefetches_next_panel = projection.prefetch,
         prefetches_ahead_bytes = projection.ahead and projection.ahead * 4,
+        prefetches_output = projection.prefetch_out, row_block_tiles = projection.block_tiles,
         layout = projection.layout and projection.layout.kind or "rows",
     }
 end
@@ -87,7 +88,7 @@ function report.build(plan)
     for i, product in ipairs(plan.products) do projections[i] = projection_report(product) end
     return {
         name = problem.name, isa = plan.machine.name, op = problem.op, unroll = problem.unroll,
-        straight_line = plan.straight,
+        straight_line = plan.straight, items_at_a_time = plan.item_block and plan.item_block.items,
         target = plan.machine.target,
         fold = plan.problem.fold.reasons,
         form = problem.op == "mha" and { keys = problem.fold.keys, values = problem.fold.values }
@@ -117,6 +118,11 @@ function report.lines(data)
     local function put(format, ...) lines[#lines + 1] = format:format(...) end
     put("isa %s, unroll %s: %s, phases %d", data.isa, data.unroll,
         data.straight_line and "no loop left" or "loops around unrolled tiles", data.phases)
+    if data.items_at_a_time then
+        put("layer: %d item%s at a time through all stages, figures below are of %s",
+            data.items_at_a_time, data.items_at_a_time == 1 and "" or "s",
+            data.items_at_a_time == 1 and "one" or "them")
+    end
     for _, reason in ipairs(data.fold) do put("fold: %s", reason) end
     for _, p in ipairs(data.projections) do
         local panels <const> = {}
@@ -124,11 +130,13 @@ function report.lines(data)
             panels[i] = ("%d panel%s of %d vectors"):format(panel.count,
                 panel.count == 1 and "" or "s", panel.vectors)
         end
-        put("%s: %d rows%s x %d -> %d, tile %s (rows x vectors), row tiles %s, %s, k unrolled by "
-            .. "%d, %s",
+        put("%s: %d rows%s x %d -> %d, tile %s (rows x vectors), row tiles %s%s, %s, k unrolled by "
+            .. "%d, %s%s",
             p.stage, p.rows, p.ends_at_length and " (up to each item's length)" or "", p.depth,
             p.columns, tile_text(p.tile.rows, p.tile.vectors), p.row_tiles,
+            p.row_block_tiles and (" in blocks of %d"):format(p.row_block_tiles) or "",
             table.concat(panels, " + "), p.unroll,
+            p.prefetches_output and "output prefetched, " or "",
             (p.prefetches_next_panel and "next panel prefetched, " or p.prefetches_ahead_bytes
                 and ("prefetched %d bytes ahead, "):format(p.prefetches_ahead_bytes) or "")
                 .. (p.layout == "heads" and "stored head by head" or "stored by rows"))

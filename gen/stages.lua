@@ -1,7 +1,7 @@
 -- From a plan to the functions of a kernel: runs the stages in order and collects what they build.
--- In: plan. Out: list of phases, each {name, title, functions, entry}; `entry` is the function
--- that the
--- driver calls with (weights, args, workspace, part, parts) as far as it needs them.
+-- In: plan. Out: list of phases, each {name, title, functions, entry}; `entry` is the function that
+-- the driver calls with (weights, args, workspace, part, parts) as far as it needs them, or another
+-- phase does (`inner`).
 local ir <const> = require("gen.ir")
 local project <const> = require("gen.stage.project")
 local attention <const> = require("gen.stage.attention")
@@ -73,18 +73,29 @@ function Kernel:place(layout)
     return layout.argument and ir.mem(layout.argument) or self:buffer(layout.buffer)
 end
 
--- The function the driver calls: local pointers for what the body uses, then the body.
+local item_block_parameters <const> = { table.unpack(entry_parameters) }
+item_block_parameters[#item_block_parameters + 1] = { "size", "item_block" }
+
+-- The function the driver calls, for all items or those of an item block: local pointers for what
+-- the body uses, then the body.
 local function make_entry(phase, plan)
     local used <const> = ir.uses(phase.body)
-    return ir.func("phase_" .. phase.name, { phase.title .. "." }, entry_parameters, function(block)
+    local parameters <const> = plan.item_block and item_block_parameters or entry_parameters
+    return ir.func("phase_" .. phase.name, { phase.title .. "." }, parameters, function(block)
         if plan.straight then
             -- nothing to share out: one part does it all
             block:when("nonzero", { "part" }, function(body) body:leave("return") end)
         end
         for _, field in ipairs(argument_fields) do
             if used[field[1]] then
-                block:let(field[2], field[1], "field", "args",
-                    ir.word(field[3] or field[1]))
+                local name <const> = ir.word(field[3] or field[1])
+                local stride <const> = plan.item_block and plan.item_block.strides[field[1]] or 0
+                if stride > 0 then
+                    block:let(field[2], field[1], "field_at", "args", name,
+                        ir.var("item_block") * stride)
+                else
+                    block:let(field[2], field[1], "field", "args", name)
+                end
             end
         end
         for _, buffer in ipairs(plan.shared_buffers) do
@@ -94,6 +105,28 @@ local function make_entry(phase, plan)
             end
         end
         for _, node in ipairs(phase.body.nodes) do block.nodes[#block.nodes + 1] = node end
+    end)
+end
+
+-- A phase of its own around all others: blocks of items, one after the other.
+local function add_item_blocks(kernel, plan)
+    local stages_of_block <const> = { table.unpack(kernel.phases) }
+    local blocks <const> = plan.item_block
+    local phase <const> = kernel:phase("items", ("%d items at a time through all stages"):format(
+        blocks.items))
+    phase.entry = ir.func("phase_items", { phase.title .. "." }, entry_parameters, function(body)
+        body:let("writable", "own", "address",
+            ir.mem("workspace", ir.var("part") * plan.part_floats))
+        local count <const> = ir.index(blocks.count)
+        local first <const> = body:size("first", "share", count, "part", "parts")
+        local last <const> = body:size("last", "share_end", count, "part", "parts")
+        body:loop({ var = "item_block", from = first, to = last }, function(inner, item_block)
+            for _, stage in ipairs(stages_of_block) do
+                stage.inner = true
+                inner:call(stage.entry, { workspace = ir.mem("own"), part = ir.index(0),
+                    parts = ir.index(1), item_block = item_block })
+            end
+        end)
     end)
 end
 
@@ -114,6 +147,7 @@ function stages.build(plan)
     end
     if plan.output then output.build(kernel, plan) end
     for _, phase in ipairs(kernel.phases) do phase.entry = make_entry(phase, plan) end
+    if plan.item_block then add_item_blocks(kernel, plan) end
     return kernel.phases
 end
 

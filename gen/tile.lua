@@ -3,14 +3,13 @@
 -- broadcast, B in vectors. Where A and B live, how C starts and where it goes is the caller's.
 -- Checks the registers; knows no layout and no ISA.
 --
--- A depth beyond LONGEST_SUM is summed in blocks, each from zero, and the blocks' sums one after
--- the
--- other: rounding errors then grow with the block, not with the depth. The running sum waits in
--- memory (`carry`), so the tile needs no more registers.
+-- A depth beyond LONGEST_SUM is summed in blocks, all but the first from zero, and the blocks' sums
+-- one after the other: rounding errors then grow with the block, not with the depth. The running
+-- sum waits in memory (`carry`), so the tile needs no more registers.
 local tile <const> = {}
 
 tile.LONGEST_SUM = 384
-tile.DEPTH_BLOCK = 256
+tile.DEPTH_BLOCK = 384
 
 local function accumulator(r, v) return ("c%d_%d"):format(r, v) end
 
@@ -126,7 +125,9 @@ function tile.product(block, spec)
         end
         return c
     end
-    each_accumulator(spec, function(name, r, v) spec.carry.store(block, name, r, v) end)
+    local function put_down()
+        each_accumulator(spec, function(name, r, v) spec.carry.store(block, name, r, v) end)
+    end
     local function whole_block(body, from)
         clear(body, spec)
         emit_range(body, spec, from, tile.DEPTH_BLOCK)
@@ -134,13 +135,18 @@ function tile.product(block, spec)
     end
     if known then
         local last <const> = math.max(0, (spec.depth - 1) // tile.DEPTH_BLOCK)
-        block:each("part", last, spec.unroll >= tile.DEPTH_BLOCK, function(body, part)
-            whole_block(body, part * tile.DEPTH_BLOCK)
+        local first <const> = math.min(spec.depth, tile.DEPTH_BLOCK)
+        emit_range(block, spec, zero, first)
+        if last == 0 then return c end
+        put_down()
+        block:each("part", last - 1, spec.unroll >= tile.DEPTH_BLOCK, function(body, part)
+            whole_block(body, part * tile.DEPTH_BLOCK + first)
         end)
         clear(block, spec)
         emit_range(block, spec, spec.index(last * tile.DEPTH_BLOCK),
             spec.depth - last * tile.DEPTH_BLOCK)
     else
+        put_down()
         local blocks_end <const> = block:size("blocks_end", "round_down", spec.depth,
             spec.index(tile.DEPTH_BLOCK))
         block:loop({ var = "from", from = zero, to = blocks_end, step = tile.DEPTH_BLOCK,

@@ -200,7 +200,7 @@ static inline __m512 vec_exp2(__m512 x)
 
 /* Tiles first to last - 1, of 13 rows, of one panel of 32 columns: out = bias + in . panel. */
 APART void project_32_biased_13x2(const float *restrict input, const float *restrict panel,
-    float *restrict out, size_t first, size_t last)
+    const float *restrict next_panel, float *restrict out, size_t first, size_t last)
 {
     for (size_t tile = first; tile < last; tile++) {
         const float *in_rows = input + 4992 * tile;
@@ -232,7 +232,8 @@ APART void project_32_biased_13x2(const float *restrict input, const float *rest
         __m512 c12_0 = _mm512_loadu_ps(panel);
         __m512 c12_1 = _mm512_loadu_ps(panel + 16);
         for (size_t k = 0; k < 384; k++) {
-            _mm_prefetch((const char *)(panel + 1261 * tile + 4 * k + 12320), _MM_HINT_T1);
+            _mm_prefetch((const char *)(next_panel + 1233 * tile + 4 * k - 1233 * first),
+                _MM_HINT_T1);
             {
                 const __m512 b0 = _mm512_loadu_ps(panel + 32 * k + 32);
                 const __m512 b1 = _mm512_loadu_ps(panel + 32 * k + 48);
@@ -277,7 +278,7 @@ APART void project_32_biased_13x2(const float *restrict input, const float *rest
                 c12_1 = _mm512_fmadd_ps(a12, b1, c12_1);
             }
         }
-        _mm_prefetch((const char *)(panel + 1261 * tile + 13856), _MM_HINT_T1);
+        _mm_prefetch((const char *)(next_panel + 1233 * tile + 1536 - 1233 * first), _MM_HINT_T1);
         _mm512_storeu_ps(out + 416 * tile, c0_0);
         _mm512_storeu_ps(out + 416 * tile + 16, c0_1);
         _mm512_storeu_ps(out + 416 * tile + 32, c1_0);
@@ -309,7 +310,7 @@ APART void project_32_biased_13x2(const float *restrict input, const float *rest
 
 /* Tiles first to last - 1, of 12 rows, of one panel of 32 columns: out = bias + in . panel. */
 APART void project_32_biased_12x2(const float *restrict input, const float *restrict panel,
-    float *restrict out, size_t first, size_t last)
+    const float *restrict next_panel, float *restrict out, size_t first, size_t last)
 {
     for (size_t tile = first; tile < last; tile++) {
         const float *in_rows = input + 4608 * tile;
@@ -339,7 +340,8 @@ APART void project_32_biased_12x2(const float *restrict input, const float *rest
         __m512 c11_0 = _mm512_loadu_ps(panel);
         __m512 c11_1 = _mm512_loadu_ps(panel + 16);
         for (size_t k = 0; k < 384; k++) {
-            _mm_prefetch((const char *)(panel + 1164 * tile + 4 * k + 22408), _MM_HINT_T1);
+            _mm_prefetch((const char *)(next_panel + 1233 * tile + 4 * k - 1233 * first),
+                _MM_HINT_T1);
             {
                 const __m512 b0 = _mm512_loadu_ps(panel + 32 * k + 32);
                 const __m512 b1 = _mm512_loadu_ps(panel + 32 * k + 48);
@@ -381,7 +383,7 @@ APART void project_32_biased_12x2(const float *restrict input, const float *rest
                 c11_1 = _mm512_fmadd_ps(a11, b1, c11_1);
             }
         }
-        _mm_prefetch((const char *)(panel + 1164 * tile + 23944), _MM_HINT_T1);
+        _mm_prefetch((const char *)(next_panel + 1233 * tile + 1536 - 1233 * first), _MM_HINT_T1);
         _mm512_storeu_ps(out + 384 * tile, c0_0);
         _mm512_storeu_ps(out + 384 * tile + 16, c0_1);
         _mm512_storeu_ps(out + 384 * tile + 32, c1_0);
@@ -411,7 +413,7 @@ APART void project_32_biased_12x2(const float *restrict input, const float *rest
 
 /* Tiles first to last - 1, of 13 rows, of one panel of 32 columns: out = in . panel. */
 APART void project_32_13x2(const float *restrict input, const float *restrict panel,
-    float *restrict out, size_t first, size_t last)
+    const float *restrict next_panel, float *restrict out, size_t first, size_t last)
 {
     for (size_t tile = first; tile < last; tile++) {
         const float *in_rows = input + 4992 * tile;
@@ -443,7 +445,8 @@ APART void project_32_13x2(const float *restrict input, const float *restrict pa
         __m512 c12_0 = _mm512_setzero_ps();
         __m512 c12_1 = _mm512_setzero_ps();
         for (size_t k = 0; k < 384; k++) {
-            _mm_prefetch((const char *)(panel + 1261 * tile + 4 * k + 12288), _MM_HINT_T1);
+            _mm_prefetch((const char *)(next_panel + 1229 * tile + 4 * k - 1229 * first),
+                _MM_HINT_T1);
             {
                 const __m512 b0 = _mm512_loadu_ps(panel + 32 * k);
                 const __m512 b1 = _mm512_loadu_ps(panel + 32 * k + 16);
@@ -488,7 +491,7 @@ APART void project_32_13x2(const float *restrict input, const float *restrict pa
                 c12_1 = _mm512_fmadd_ps(a12, b1, c12_1);
             }
         }
-        _mm_prefetch((const char *)(panel + 1261 * tile + 13824), _MM_HINT_T1);
+        _mm_prefetch((const char *)(next_panel + 1229 * tile + 1536 - 1229 * first), _MM_HINT_T1);
         _mm512_storeu_ps(out + 416 * tile, c0_0);
         _mm512_storeu_ps(out + 416 * tile + 16, c0_1);
         _mm512_storeu_ps(out + 416 * tile + 32, c1_0);
@@ -520,7 +523,7 @@ APART void project_32_13x2(const float *restrict input, const float *restrict pa
 
 /* Tiles first to last - 1, of 12 rows, of one panel of 32 columns: out = in . panel. */
 APART void project_32_12x2(const float *restrict input, const float *restrict panel,
-    float *restrict out, size_t first, size_t last)
+    const float *restrict next_panel, float *restrict out, size_t first, size_t last)
 {
     for (size_t tile = first; tile < last; tile++) {
         const float *in_rows = input + 4608 * tile;
@@ -550,7 +553,8 @@ APART void project_32_12x2(const float *restrict input, const float *restrict pa
         __m512 c11_0 = _mm512_setzero_ps();
         __m512 c11_1 = _mm512_setzero_ps();
         for (size_t k = 0; k < 384; k++) {
-            _mm_prefetch((const char *)(panel + 1164 * tile + 4 * k + 22376), _MM_HINT_T1);
+            _mm_prefetch((const char *)(next_panel + 1229 * tile + 4 * k - 1229 * first),
+                _MM_HINT_T1);
             {
                 const __m512 b0 = _mm512_loadu_ps(panel + 32 * k);
                 const __m512 b1 = _mm512_loadu_ps(panel + 32 * k + 16);
@@ -592,7 +596,7 @@ APART void project_32_12x2(const float *restrict input, const float *restrict pa
                 c11_1 = _mm512_fmadd_ps(a11, b1, c11_1);
             }
         }
-        _mm_prefetch((const char *)(panel + 1164 * tile + 23912), _MM_HINT_T1);
+        _mm_prefetch((const char *)(next_panel + 1229 * tile + 1536 - 1229 * first), _MM_HINT_T1);
         _mm512_storeu_ps(out + 384 * tile, c0_0);
         _mm512_storeu_ps(out + 384 * tile + 16, c0_1);
         _mm512_storeu_ps(out + 384 * tile + 32, c1_0);
@@ -640,11 +644,13 @@ static void phase_project(const float *restrict weights, const attn_args *restri
             const size_t left = last > 10 * panel ? last - 10 * panel : 0;
             const size_t end = left < 10 ? left : 10;
             const size_t end1 = end < 8 ? end : 8;
-            project_32_biased_13x2(x, weights + 12320 * panel, ws_q + 4096 * panel, begin, end1);
+            project_32_biased_13x2(x, weights + 12320 * panel,
+                weights + 12320 * panel + 1233 * begin + 12320, ws_q + 4096 * panel, begin, end1);
             const size_t begin2 = begin > 8 ? begin - 8 : 0;
             const size_t behind2 = end > 8 ? end - 8 : 0;
-            project_32_biased_12x2(x + 39936, weights + 12320 * panel, ws_q + 4096 * panel + 3328,
-                begin2, behind2);
+            project_32_biased_12x2(x + 39936, weights + 12320 * panel,
+                weights + 12320 * panel + 1233 * begin2 + 22184, ws_q + 4096 * panel + 3328, begin2,
+                behind2);
         }
     }
     /* keys */
@@ -677,12 +683,14 @@ static void phase_project(const float *restrict weights, const attn_args *restri
             unit = unit + tiles;
             if (begin < end) {
                 const size_t end1 = end < 8 ? end : 8;
-                project_32_13x2(x, weights + 12288 * panel + 147840, ws_k + 4096 * panel, begin,
+                project_32_13x2(x, weights + 12288 * panel + 147840,
+                    weights + 12288 * panel + 1229 * begin + 160128, ws_k + 4096 * panel, begin,
                     end1);
                 const size_t begin2 = begin > 8 ? begin - 8 : 0;
                 const size_t behind2 = end > 8 ? end - 8 : 0;
                 project_32_12x2(x + 39936, weights + 12288 * panel + 147840,
-                    ws_k + 4096 * panel + 3328, begin2, behind2);
+                    weights + 12288 * panel + 1229 * begin2 + 169960, ws_k + 4096 * panel + 3328,
+                    begin2, behind2);
             }
         }
     }
@@ -716,12 +724,14 @@ static void phase_project(const float *restrict weights, const attn_args *restri
             unit = unit + tiles;
             if (begin < end) {
                 const size_t end1 = end < 8 ? end : 8;
-                project_32_biased_13x2(x, weights + 12320 * panel + 295296, ws_v + 4096 * panel,
-                    begin, end1);
+                project_32_biased_13x2(x, weights + 12320 * panel + 295296,
+                    weights + 12320 * panel + 1233 * begin + 307616, ws_v + 4096 * panel, begin,
+                    end1);
                 const size_t begin2 = begin > 8 ? begin - 8 : 0;
                 const size_t behind2 = end > 8 ? end - 8 : 0;
                 project_32_biased_12x2(x + 39936, weights + 12320 * panel + 295296,
-                    ws_v + 4096 * panel + 3328, begin2, behind2);
+                    weights + 12320 * panel + 1233 * begin2 + 317480, ws_v + 4096 * panel + 3328,
+                    begin2, behind2);
             }
         }
     }
@@ -1871,7 +1881,7 @@ static void phase_attention(const attn_args *restrict args, float *restrict work
 
 /* Tiles first to last - 1, of 13 rows, of one panel of 32 columns: out = bias + in . panel. */
 APART void output_32_13x2(const float *restrict input, const float *restrict panel,
-    float *restrict out, size_t first, size_t last)
+    const float *restrict next_panel, float *restrict out, size_t first, size_t last)
 {
     for (size_t tile = first; tile < last; tile++) {
         const float *in_rows = input + 4992 * tile;
@@ -1903,7 +1913,8 @@ APART void output_32_13x2(const float *restrict input, const float *restrict pan
         __m512 c12_0 = _mm512_loadu_ps(panel);
         __m512 c12_1 = _mm512_loadu_ps(panel + 16);
         for (size_t k = 0; k < 384; k++) {
-            _mm_prefetch((const char *)(panel + 1261 * tile + 4 * k + 12320), _MM_HINT_T1);
+            _mm_prefetch((const char *)(next_panel + 1233 * tile + 4 * k - 1233 * first),
+                _MM_HINT_T1);
             {
                 const __m512 b0 = _mm512_loadu_ps(panel + 32 * k + 32);
                 const __m512 b1 = _mm512_loadu_ps(panel + 32 * k + 48);
@@ -1948,7 +1959,7 @@ APART void output_32_13x2(const float *restrict input, const float *restrict pan
                 c12_1 = _mm512_fmadd_ps(a12, b1, c12_1);
             }
         }
-        _mm_prefetch((const char *)(panel + 1261 * tile + 13856), _MM_HINT_T1);
+        _mm_prefetch((const char *)(next_panel + 1233 * tile + 1536 - 1233 * first), _MM_HINT_T1);
         _mm512_storeu_ps(out + 4992 * tile, c0_0);
         _mm512_storeu_ps(out + 4992 * tile + 16, c0_1);
         _mm512_storeu_ps(out + 4992 * tile + 384, c1_0);
@@ -1980,7 +1991,7 @@ APART void output_32_13x2(const float *restrict input, const float *restrict pan
 
 /* Tiles first to last - 1, of 12 rows, of one panel of 32 columns: out = bias + in . panel. */
 APART void output_32_12x2(const float *restrict input, const float *restrict panel,
-    float *restrict out, size_t first, size_t last)
+    const float *restrict next_panel, float *restrict out, size_t first, size_t last)
 {
     for (size_t tile = first; tile < last; tile++) {
         const float *in_rows = input + 4608 * tile;
@@ -2010,7 +2021,8 @@ APART void output_32_12x2(const float *restrict input, const float *restrict pan
         __m512 c11_0 = _mm512_loadu_ps(panel);
         __m512 c11_1 = _mm512_loadu_ps(panel + 16);
         for (size_t k = 0; k < 384; k++) {
-            _mm_prefetch((const char *)(panel + 1164 * tile + 4 * k + 22408), _MM_HINT_T1);
+            _mm_prefetch((const char *)(next_panel + 1233 * tile + 4 * k - 1233 * first),
+                _MM_HINT_T1);
             {
                 const __m512 b0 = _mm512_loadu_ps(panel + 32 * k + 32);
                 const __m512 b1 = _mm512_loadu_ps(panel + 32 * k + 48);
@@ -2052,7 +2064,7 @@ APART void output_32_12x2(const float *restrict input, const float *restrict pan
                 c11_1 = _mm512_fmadd_ps(a11, b1, c11_1);
             }
         }
-        _mm_prefetch((const char *)(panel + 1164 * tile + 23944), _MM_HINT_T1);
+        _mm_prefetch((const char *)(next_panel + 1233 * tile + 1536 - 1233 * first), _MM_HINT_T1);
         _mm512_storeu_ps(out + 4608 * tile, c0_0);
         _mm512_storeu_ps(out + 4608 * tile + 16, c0_1);
         _mm512_storeu_ps(out + 4608 * tile + 384, c1_0);
@@ -2096,11 +2108,13 @@ static void phase_output(const float *restrict weights, const attn_args *restric
             const size_t left = last > 10 * panel ? last - 10 * panel : 0;
             const size_t end = left < 10 ? left : 10;
             const size_t end1 = end < 8 ? end : 8;
-            output_32_13x2(ws_heads, weights + 12320 * panel + 443136, y + 32 * panel, begin, end1);
+            output_32_13x2(ws_heads, weights + 12320 * panel + 443136,
+                weights + 12320 * panel + 1233 * begin + 455456, y + 32 * panel, begin, end1);
             const size_t begin2 = begin > 8 ? begin - 8 : 0;
             const size_t behind2 = end > 8 ? end - 8 : 0;
             output_32_12x2(ws_heads + 39936, weights + 12320 * panel + 443136,
-                y + 32 * panel + 39936, begin2, behind2);
+                weights + 12320 * panel + 1233 * begin2 + 465320, y + 32 * panel + 39936, begin2,
+                behind2);
         }
     }
 }

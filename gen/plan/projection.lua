@@ -24,6 +24,20 @@ local function panel_groups(column_groups, lanes, depth, has_bias, base, blocks)
     return groups, offset
 end
 
+-- Rows of the input that one walk over all panels leaves in L2, beside the panels' stream.
+local ROW_BLOCK_SHARE <const> = 0.75
+
+-- Row tiles of a block: all panels are multiplied with a block's rows before the next block's, so
+-- that rows that do not fit L2 together come from there all the same. nil: one block holds all.
+local function block_tiles(stage, problem, machine, shape, tile)
+    local forced <const> = problem.plan[stage] and problem.plan[stage].row_block
+    local most <const> = forced or machine.target.l2 * ROW_BLOCK_SHARE
+        // (shape.depth * numbers.FLOAT_BYTES) | 0
+    local total <const> = ceil_div(shape.rows, tile.rows)
+    local blocks <const> = ceil_div(total, math.max(1, most // tile.rows))
+    return blocks > 1 and ceil_div(total, blocks) or nil
+end
+
 -- The projection `name` of stage `stage` ("project", "output") for shape {rows, items, depth,
 -- columns, head_width, bias, packed_base, straight}. Of an input with more rows an item
 -- (`input_rows`) only those from `first_row` on are read. `bounded`: rows beyond an item's length
@@ -43,6 +57,8 @@ function projection.build(name, stage, problem, machine, shape)
         function(rows) return split_even(item_rows, rows) end)
     local groups <const>, packed_end <const> = panel_groups(tile.column_groups, lanes, shape.depth,
         shape.bias, shape.packed_base)
+    local blocked <const> = item_rows == shape.rows and not shape.straight
+        and block_tiles(stage, problem, machine, shape, tile) or nil
     return {
         name = name, rows = shape.rows, depth = shape.depth, columns = shape.columns,
         padded_columns = shape.vectors * lanes, bias = shape.bias, groups = groups,
@@ -50,10 +66,10 @@ function projection.build(name, stage, problem, machine, shape)
         -- of each item; items in one piece count as one
         items = shape.rows // item_rows, item_rows = item_rows, bounded = shape.bounded,
         -- parts take rows of all panels where their items are theirs in attention as well
-        by_rows = problem.batch > 1 and not problem.mask.lengths and item_rows == shape.rows
-            and ceil_div(item_rows, tile.rows) >= BY_ROWS_TILES,
+        by_rows = not blocked and problem.batch > 1 and not problem.mask.lengths
+            and item_rows == shape.rows and ceil_div(item_rows, tile.rows) >= BY_ROWS_TILES,
         row_groups = tile.row_groups, tiles = ceil_div(item_rows, tile.rows),
-        input_row = input_row, input_item = input_rows * shape.depth,
+        block_tiles = blocked, input_row = input_row, input_item = input_rows * shape.depth,
         input_first = (shape.first_row or 0) * shape.depth,
         tile_rows = tile.rows, tile_vectors = tile.vectors,
         cycles = tile.cycles * (shape.rows // item_rows), packed_end = packed_end,
@@ -121,14 +137,18 @@ local AHEAD_BYTES <const> = 2048
 
 -- Weights that do not stay in L2 from call to call arrive late at the start of every panel: each
 -- panel
--- then asks for the next one.
+-- then asks for the next one. An output that does not stay there is fetched before it is written:
+-- a row tile asks for its lines first, and they arrive while it is multiplied.
 function projection.choose_prefetch(built)
-    local stay <const> = built.packed_bytes <= built.machine.target.l2 // 2
+    local most <const> = built.machine.target.l2 // 2
+    local stay <const> = built.packed_bytes <= most
     for _, one in ipairs(built.products) do
-        local passes <const> = one.items * one.tiles
+        local passes <const> = one.items * (one.block_tiles or one.tiles)
         one.prefetch = not stay and not built.straight and passes > 1
         one.ahead = not stay and not built.straight and passes == 1
             and AHEAD_BYTES // numbers.FLOAT_BYTES or nil
+        one.prefetch_out = not built.straight and passes > 1
+            and one.rows * one.columns * numbers.FLOAT_BYTES > built.machine.target.l2
     end
 end
 

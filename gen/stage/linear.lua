@@ -12,22 +12,33 @@ local linear <const> = {}
 
 local LINE_FLOATS <const> = 16
 
-local parameters <const> = { { "input", "input" }, { "input", "panel" }, { "output", "out" },
-    { "size", "first" }, { "size", "last" } }
+local parameters <const> = { { "input", "input" }, { "input", "panel" },
+    { "input", "next_panel" }, { "output", "out" }, { "size", "first" }, { "size", "last" } }
 
--- One tile of `rows` rows from `row` on.
-local function emit_tile(block, plan, projection, group, options, row, rows)
+-- The tile_index-th tile of `rows` rows.
+local function emit_tile(block, plan, projection, group, options, tile_index, rows)
+    local row <const> = tile_index * rows
     local lanes <const> = plan.machine.lanes
     local width <const> = group.vectors * lanes
     local weights_at <const> = projection.bias and width or 0
     local from <const> = block:pointer("pointer", "in_rows",
         ir.mem("input", row * options.input_row))
-    local out <const> = tile.carry(function(r, v)
+    local function place(r, v)
         return ir.mem("out", (row + r) * options.output_row + group.vector_offsets[v + 1])
-    end, function(v)
+    end
+    local out <const> = tile.carry(place, function(v)
         local partial <const> = v == group.vectors - 1 and options.last_lanes < lanes
         return partial and ir.index(options.last_lanes) or nil
     end)
+    if projection.prefetch_out then
+        local lines_apart <const> = math.max(1, LINE_FLOATS // lanes)
+        block:note("where the tile goes")
+        for r = 0, rows - 1 do
+            for v = 0, group.vectors - 1, lines_apart do
+                block:run("prefetch", place(r, v))
+            end
+        end
+    end
     local c <const> = tile.product(block, {
         title = ("%d rows x %d columns"):format(rows, width),
         rows = rows, vectors = group.vectors, registers = plan.machine.registers,
@@ -36,7 +47,7 @@ local function emit_tile(block, plan, projection, group, options, row, rows)
         b = function(k, v) return ir.mem("panel", k * width + v * lanes + weights_at) end,
         start = projection.bias
             and function(_, v) return "load", ir.mem("panel", v * lanes) end or nil,
-        carry = out, prefetch = options.prefetch and options.prefetch(row),
+        carry = out, prefetch = options.prefetch and options.prefetch(tile_index),
         ahead = projection.ahead and function(k)
             local lines <const> = {}
             for at = 0, width - 1, LINE_FLOATS do
@@ -50,22 +61,22 @@ local function emit_tile(block, plan, projection, group, options, row, rows)
     end
 end
 
--- What a tile asks for while it works: its share, by rows, of the panel behind this one.
--- `row_before`
--- rows were done by earlier functions.
-local function next_panel(projection, group, row_before)
-    local share <const> = group.panel_floats // projection.item_rows + 1
-    local step <const> = group.panel_floats // projection.tiles // projection.depth + 1
-    return function(row)
-        local start <const> = (row + row_before) * share + group.panel_floats
-        return function(k) return ir.mem("panel", start + k * step) end
-    end
+-- Floats of the next panel that every row tile asks for: a walk over the tiles asks for all.
+local function tile_share(projection, group)
+    return group.panel_floats // (projection.block_tiles or projection.tiles) + 1
 end
 
--- The tiles of `rows` rows of one panel, as a function(input, panel, out, first, last): those from
--- `first` to `last`, counted from the row that input and out point at; a lone tile needs no count.
-local function rows_function(plan, projection, group, options, rows, lone, row_before)
-    options.prefetch = projection.prefetch and next_panel(projection, group, row_before)
+-- The tiles of `rows` rows of one panel, as a function(input, panel, next_panel, out, first, last):
+-- those from `first` to `last`, counted from the row that input and out point at; a lone tile needs
+-- no count. next_panel: what tile `first` asks for while it works.
+local function rows_function(plan, projection, group, options, rows, lone)
+    local share <const> = tile_share(projection, group)
+    local step <const> = share // projection.depth + 1
+    options.prefetch = projection.prefetch and function(tile_index)
+        local from <const> = lone and ir.index(0)
+            or (tile_index + ir.var("first") * -1) * share
+        return function(k) return ir.mem("next_panel", from + k * step) end
+    end
     local columns <const> = group.vectors * plan.machine.lanes
     local formula <const> = projection.bias and "bias + in . panel" or "in . panel"
     return ir.func(("%s_%dx%d"):format(options.name, rows, group.vectors),
@@ -78,9 +89,7 @@ local function rows_function(plan, projection, group, options, rows, lone, row_b
                 return
             end
             block:loop({ var = "tile", from = ir.var("first"), to = ir.var("last") },
-                function(body, i)
-                    emit_tile(body, plan, projection, group, options, i * rows, rows)
-                end)
+                function(body, i) emit_tile(body, plan, projection, group, options, i, rows) end)
         end)
 end
 
@@ -110,12 +119,46 @@ local function wanted_rows(block, plan, projection, item, at_least)
     return length
 end
 
+-- Shares out (block of row tiles, panel, row tile) triples, block by block. Calls
+-- build(body, panel, begin, end, item, block_begin) for runs of tiles of one panel.
+local function share_blocks(body, projection, group, build)
+    local tiles <const>, block_tiles <const> = projection.tiles, projection.block_tiles
+    local units <const> = ir.index(group.count * tiles)
+    local block_units <const> = group.count * block_tiles
+    local first <const> = body:size("first", "share", units, "part", "parts")
+    local last <const> = body:size("last", "share_end", units, "part", "parts")
+    local from <const> = body:size("first_block", "quotient", first, ir.index(block_units))
+    local to <const> = body:size("last_block", "quotient", last + (block_units - 1),
+        ir.index(block_units))
+    body:loop({ var = "row_block", from = from, to = to }, function(inner, row_block)
+        local block_begin <const> = inner:size("block_begin", "copy", row_block * block_tiles)
+        -- the last block may have fewer tiles
+        local left <const> = inner:size("tiles_left", "excess", ir.index(tiles), block_begin)
+        local here <const> = inner:size("block_size", "min", left, ir.index(block_tiles))
+        inner:declare("size", "unit", "copy", row_block * block_units)
+        inner:loop({ var = "panel", from = 0, to = group.count }, function(deep, panel)
+            local before <const> = deep:size("before", "excess", first, ir.var("unit"))
+            local behind <const> = deep:size("behind", "excess", last, ir.var("unit"))
+            local done <const> = deep:size("done", "min", before, here)
+            local wanted <const> = deep:size("wanted", "min", behind, here)
+            local begin <const> = deep:size("begin", "sum", block_begin, done)
+            local stop <const> = deep:size("end", "sum", block_begin, wanted)
+            build(deep, panel, begin, stop, ir.index(0), block_begin)
+            deep:set("unit", "sum", "unit", here)
+        end)
+    end)
+end
+
 -- Shares out (panel, item, row tile) triples, panel by panel, so that parts differ by a tile at
 -- most. Calls build(body, panel, begin, end, item) for the run of tiles [begin, end) of an item.
 local function share_tiles(phase, projection, group, build)
     local items <const>, tiles <const> = projection.items, projection.tiles
     local panel_tiles <const> = items * tiles
     phase.body:scope(function(body)
+        if projection.block_tiles then
+            share_blocks(body, projection, group, build)
+            return
+        end
         if projection.by_rows then
             local begin <const> = body:size("begin", "share", ir.index(tiles), "part", "parts")
             local stop <const> = body:size("end", "share_end", ir.index(tiles), "part", "parts")
@@ -217,31 +260,37 @@ function linear.build(phase, plan, projection, group, options)
     local lone <const> = projection.straight or projection.tiles == 1
     for _, row_group in ipairs(projection.row_groups) do
         local fn <const> = phase:share(
-            rows_function(plan, projection, group, options, row_group.size, lone, row))
+            rows_function(plan, projection, group, options, row_group.size, lone))
         fn.apart = not projection.straight
         runs[#runs + 1] = { fn = fn, count = row_group.count, size = row_group.size, row = row,
             tile = tile_count }
         row = row + row_group.count * row_group.size
         tile_count = tile_count + row_group.count
     end
-    -- tiles [first, last) of a run, from `row` of the item on
-    local function call_run(body, run, panel, out, input, item, first_row, first, last)
-        body:call(run.fn, { panel = ir.mem("weights", panel * group.panel_floats + group.offset),
+    local share <const> = projection.prefetch and tile_share(projection, group)
+    -- tiles [first, last) of a run, from `row` of the item on; `done` tiles of its rows' walk over
+    -- the panel come before
+    local function call_run(body, run, panel, out, input, item, first_row, first, last, done)
+        local at <const> = panel * group.panel_floats + group.offset
+        body:call(run.fn, { panel = ir.mem("weights", at),
+            next_panel = share and ir.mem("weights", at + done * share + group.panel_floats),
             input = ir.offset(input, item * options.input_item + first_row * options.input_row),
             out = ir.offset(out, item * output_item + first_row * options.output_row),
             first = first, last = last })
     end
-    -- tiles [begin, to) of an item, counted over all its runs
-    local function call_tiles(body, panel, begin, to, item)
+    -- tiles [begin, to) of an item, counted over all its runs; the walk began with tile `walk`
+    local function call_tiles(body, panel, begin, to, item, walk)
         local out <const>, input <const> = panel_ends(body, panel)
         for i, run in ipairs(runs) do
-            local first, last = begin, to
+            local first, last, done = begin, to, begin
             if run.tile > 0 then
                 first = body:size("begin" .. i, "excess", begin, ir.index(run.tile))
                 last = body:size("behind" .. i, "excess", to, ir.index(run.tile))
+                done = first + run.tile
             end
             if i < #runs then last = body:size("end" .. i, "min", last, ir.index(run.count)) end
-            call_run(body, run, panel, out, input, item, run.row, first, last)
+            call_run(body, run, panel, out, input, item, run.row, first, last,
+                walk and done + walk * -1 or done)
         end
         return out
     end

@@ -260,10 +260,10 @@ function TestTiles:test_parts_take_rows_of_many_equal_items_and_panels_of_one()
         lu.assertEquals(built.output.by_rows, built.projections[1].by_rows)
         return built.output.by_rows
     end
-    lu.assertTrue(by_rows(layer("swin_t", 64, 49, 96, 3)))
+    lu.assertTrue(by_rows(layer("windows", 12, 49, 96, 3)))
     lu.assertFalse(by_rows(layer("bert", 1, 384, 768, 12)))
     lu.assertFalse(by_rows(layer("small", 2, 5, 96, 3)))
-    lu.assertFalse(by_rows(layer("padded", 64, 49, 96, 3, { mask = "lengths" })))
+    lu.assertFalse(by_rows(layer("padded", 12, 49, 96, 3, { mask = "lengths" })))
 end
 
 -- Rows of up to 384 keys are one block; longer ones are cut evenly, in whole key tiles.
@@ -502,6 +502,46 @@ function TestLayouts:test_tensors_stay_inside_their_buffers()
     end)
 end
 
+-- Items go through all stages in blocks where their tensors would not stay in L2 together and there
+-- are blocks enough for any number of parts; a block's plan is that of a smaller batch.
+function TestTiles:test_large_batches_go_through_the_layer_in_blocks_of_items()
+    local function blocks(fields) return build_plan(fields).item_block end
+    local swin <const> = build_plan(layer("swin_t", 64, 49, 96, 3))
+    local item_block <const> = swin.item_block
+    lu.assertEquals(item_block.items * item_block.count, 64)
+    lu.assertEquals(swin.phases, 1)
+    lu.assertEquals(swin.part_bytes, swin.workspace_bytes)
+    lu.assertTrue(swin.workspace_bytes <= swin.machine.target.l2 // 2)
+    lu.assertEquals(item_block.strides.x, item_block.items * 49 * 96)
+    lu.assertEquals(item_block.strides.y, item_block.items * 49 * 96)
+    lu.assertEquals(item_block.strides.mask_add, 0)
+    lu.assertEquals(swin.core_flops, 64 * 4 * 49 * 49 * 96)
+    lu.assertNil(blocks(layer("few", 8, 128, 384, 12)))
+    lu.assertNil(blocks(layer("small", 64, 8, 16, 2)))
+    lu.assertNil(blocks(layer("padded", 64, 49, 96, 3, { mask = "lengths" })))
+    local function asked(items)
+        local block <const> = blocks(layer("asked", 6, 9, 32, 2, { plan = { layer =
+            { items = items } } }))
+        return block and block.items
+    end
+    lu.assertEquals({ asked(1), asked(3), asked(5) }, { 1, 3, 3 })
+    lu.assertNil(asked(6))
+end
+
+-- Rows that do not fit L2 are taken in blocks that do, each with all panels.
+function TestTiles:test_rows_beyond_l2_are_taken_in_blocks()
+    local long <const> = build_plan(layer("whisper_e", 1, 1500, 384, 6))
+    for _, one in ipairs(long.products) do
+        lu.assertTrue(one.block_tiles < one.tiles)
+        lu.assertTrue(one.block_tiles * one.tile_rows * one.depth * 4 <= long.machine.target.l2)
+        lu.assertTrue(one.prefetch_out)
+    end
+    for _, one in ipairs(build_plan(layer("minilm", 1, 128, 384, 12)).products) do
+        lu.assertNil(one.block_tiles)
+        lu.assertFalse(one.prefetch_out)
+    end
+end
+
 TestBuffers = {}
 
 local function check_apart(list, label)
@@ -522,7 +562,8 @@ function TestBuffers:test_they_keep_apart_on_cache_lines()
         check_apart(built.part_buffers, label)
         lu.assertTrue(built.part_offset >= built.shared_buffers.floats, label)
         lu.assertEquals(built.part_offset * 4 % 64, 0, label)
-        lu.assertTrue(built.workspace_bytes >= built.part_offset * 4 + built.part_bytes, label)
+        lu.assertTrue(built.workspace_bytes
+            >= built.part_offset * 4 + built.part_buffers.floats * 4, label)
         lu.assertEquals(built.workspace_bytes % 64, 0, label)
         lu.assertEquals(built.part_bytes % 64, 0, label)
         lu.assertTrue(built.part_bytes >= built.part_buffers.floats * 4, label)

@@ -20,7 +20,7 @@ local ORDER <const> = {
     { "problem" },
     { "fold" },
     { "plan/numbers" },
-    { "plan/tiles", "plan/size" },
+    { "plan/tiles", "plan/size", "plan/items" },
     { "plan/projection", "plan/attention", "plan/dims", "plan/forms" },
     { "plan/orientation" },
     { "plan" },

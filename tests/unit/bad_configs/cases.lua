@@ -728,12 +728,12 @@ local CASES <const> = {
         'c.lua: isa = "avx512f": unknown ISA (allowed: <ISAS>; did you mean "avx512"?)',
     },
     { with { plan = 1 },
-        'c.lua: plan = 1: must be a table, not the number 1 (allowed: a table of project, '
+        'c.lua: plan = 1: must be a table, not the number 1 (allowed: a table of layer, project, '
             .. 'scores, context, output, fold)',
     },
     { with { plan = { score = { rows = 8 } } },
-        'c.lua: plan.score = {rows = 8}: unknown key (allowed: project, scores, context, '
-            .. 'output, fold; did you mean "scores"?)',
+        'c.lua: plan.score = {rows = 8}: unknown key (allowed: layer, project, scores, '
+            .. 'context, output, fold; did you mean "scores"?)',
     },
     { with { plan = { scores = { rows = 33 } } },
         'c.lua: plan.scores.rows = 33: out of range (allowed: an integer from 1 to 32)',
@@ -752,7 +752,7 @@ local CASES <const> = {
     },
     { with { plan = { project = 8 } },
         'c.lua: plan.project = 8: must be a table, not the number 8 (allowed: a table of '
-            .. 'rows, vectors, unroll)',
+            .. 'rows, vectors, unroll, row_block)',
     },
     { with { plan = { context = { unroll = 65 } } },
         'c.lua: plan.context.unroll = 65: out of range (allowed: an integer from 1 to 64)',
@@ -771,7 +771,7 @@ local CASES <const> = {
             .. 'scale, k_bias, v_bias, qk, vo, few_queries)',
     },
     { with { plan = { [1] = 2 } },
-        'c.lua: plan[1] = 2: unknown key (allowed: project, scores, context, output, fold)',
+        'c.lua: plan[1] = 2: unknown key (allowed: layer, project, scores, context, output, fold)',
     },
     { with { output_projection = false, plan = { output = { rows = 8 } } },
         'c.lua: plan.output = {rows = 8}: there is no output projection (allowed: not '
@@ -891,7 +891,7 @@ local CASES <const> = {
         'c.lua: mask = {"causal", {"causal", {…}}}: contains itself (allowed: <MASK>)',
     },
     { with { plan = nested(40) },
-        'c.lua: plan = {{{…}}}: nested more than 16 deep (allowed: a table of project, '
+        'c.lua: plan = {{{…}}}: nested more than 16 deep (allowed: a table of layer, project, '
             .. 'scores, context, output, fold)',
     },
     { with { bias = nested(20000) },
