@@ -8,6 +8,7 @@
  *   --samples N      at most so many
  *   --cold N         also N single calls with emptied caches
  *   --seed N         of inputs and weights
+ *   --fill SHARE     items with a length have this share of their keys (1)
  *   --cpu N          run there; without it where the process happens to be
  * Exit status: 0 measured and right, 3 the output is wrong (nothing was timed), 1 anything else. */
 #include <math.h>
@@ -43,7 +44,7 @@ typedef struct options {
     const char *case_file, *truth_file;
     subject_options subject;
     int truth_only, machine_only;
-    double seconds;
+    double seconds, fill;
     size_t samples, cold;
     uint64_t seed;
     long cpu;
@@ -180,7 +181,16 @@ static int read_case(session *s)
                : fail("%s", message);
 }
 
-/* Weights and inputs as the tests draw them; every item as long as it may be. */
+/* Keys of an item: the share that was asked for, the new tokens of a cache at least. */
+static int32_t item_length(const session *s)
+{
+    const double share = s->o.fill * (double)s->problem.kv_len;
+    const size_t least = s->problem.cache == REF_CACHE_APPEND ? s->problem.seq_len : 0;
+    const size_t length = (size_t)(share + 0.5);
+    return (int32_t)(length < least ? least : length);
+}
+
+/* Weights and inputs as the tests draw them; every item of the same length. */
 static int fill_inputs(session *s)
 {
     if (input_alloc(&s->inputs, &s->problem) != 0) {
@@ -188,7 +198,7 @@ static int fill_inputs(session *s)
     }
     input_fill(&s->inputs, &s->problem, INPUT_NORMAL, s->o.seed);
     for (size_t b = 0; b < s->inputs.sizes.kv_lengths; b++) {
-        s->inputs.kv_lengths[b] = (int32_t)s->problem.kv_len;
+        s->inputs.kv_lengths[b] = item_length(s);
     }
     return 0;
 }
@@ -507,6 +517,8 @@ static int parse_options(options *o, int argc, char **argv)
             o->cold = strtoul(value, NULL, 10);
         } else if (strcmp(name, "--seed") == 0) {
             o->seed = strtoull(value, NULL, 10);
+        } else if (strcmp(name, "--fill") == 0) {
+            o->fill = strtod(value, NULL);
         } else if (strcmp(name, "--cpu") == 0) {
             o->cpu = strtol(value, NULL, 10);
         } else {
@@ -514,8 +526,10 @@ static int parse_options(options *o, int argc, char **argv)
         }
     }
     if (o->samples < MIN_GOOD || o->samples > SAMPLES_MAX || o->cold > MAX_COLD ||
+        !(o->fill > 0.0 && o->fill <= 1.0) ||
         (o->subject.kernel != NULL && o->subject.prefix == NULL)) {
-        return fail("bad options: %s", "--samples 5..2000, --cold 0..200, --kernel with --prefix");
+        return fail("bad options: %s", "--samples 5..2000, --cold 0..200, --fill above 0 and up to "
+                                       "1, --kernel with --prefix");
     }
     return 0;
 }
@@ -523,7 +537,7 @@ static int parse_options(options *o, int argc, char **argv)
 int main(int argc, char **argv)
 {
     static session s;
-    s.o = (options){.seconds = 0.3, .samples = SAMPLES_MAX, .seed = 1, .cpu = -1};
+    s.o = (options){.seconds = 0.3, .fill = 1.0, .samples = SAMPLES_MAX, .seed = 1, .cpu = -1};
     if (parse_options(&s.o, argc, argv) != 0) {
         return FAILED;
     }

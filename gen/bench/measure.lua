@@ -36,7 +36,7 @@ end
 -- The probe's options from ours.
 local function add_options(words, options, truth)
     append(words, "--truth", truth)
-    for _, name in ipairs({ "seconds", "samples", "cold", "seed", "cpu" }) do
+    for _, name in ipairs({ "seconds", "samples", "cold", "seed", "fill", "cpu" }) do
         if options[name] then
             append(words, "--" .. name, options[name])
         end
@@ -104,17 +104,21 @@ local function push_files(files, options)
     return true
 end
 
+-- Where the answer of a case is kept, for items that have a share of their keys (options.fill).
+local function truth_path(case, options)
+    return options.fill and ("%s-fill%g"):format(case.truth, options.fill) or case.truth
+end
+
 -- Computes the answer of a case where it is not there yet, natively and untimed, so that the
 -- seconds it takes are no candidate's. `probe` is any program of Builder:add_probe.
 function M.prepare_truth(probe, case, options)
-    if fs.is_file(case.truth) then
+    options = options or {}
+    local truth <const> = truth_path(case, options)
+    if fs.is_file(truth) then
         return true
     end
-    local words <const> = { probe, "--case", case.path, "--truth", case.truth, "--truth-only" }
-    options = options or {}
-    if options.seed then
-        append(words, "--seed", options.seed)
-    end
+    local words <const> = { probe, "--case", case.path, "--truth-only" }
+    add_options(words, { seed = options.seed, fill = options.fill }, truth)
     local status, text = (options.capture or process.capture)(words, { merge = true })
     if status ~= 0 then
         return nil, text:match("([^\n]*)%s*$")
@@ -126,6 +130,7 @@ end
 --   seconds, samples   time for samples, and at most how many
 --   cold               single calls with emptied caches
 --   seed, cpu          of inputs and weights; the core to stay on
+--   fill               share of the keys that items with a length have
 --   timeout            kill after so many seconds: "hang"
 --   capture            what takes the place of process.capture and sees to the timeout itself
 --   runner, push       words in front of the program, words that copy a file to where it runs
@@ -133,7 +138,8 @@ function M.run(item, options)
     options = options or {}
     local program <const> = item.program or item.probe
     if options.push then
-        local ok, problem = push_files({ program, item.case.path, item.case.truth, item.shared },
+        local ok, problem = push_files({ program, item.case.path, truth_path(item.case, options),
+            item.shared },
             options)
         if not ok then
             return nil, problem
@@ -144,7 +150,7 @@ function M.run(item, options)
     if item.shared then
         append(words, "--kernel", remote_name(item.shared, options), "--prefix", item.prefix)
     end
-    add_options(words, options, remote_name(item.case.truth, options))
+    add_options(words, options, remote_name(truth_path(item.case, options), options))
     return execute(words, options)
 end
 
@@ -155,7 +161,7 @@ function M.run_blas(probe, case, blas, options)
     if blas.prefix then
         append(words, "--blas-prefix", blas.prefix)
     end
-    add_options(words, options, case.truth)
+    add_options(words, options, truth_path(case, options))
     return execute(words, options)
 end
 

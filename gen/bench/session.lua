@@ -106,7 +106,7 @@ local function add_blas(entry, case, probe, options)
     local function try(core)
         local result, problem = measure.run_blas(probe, case, { file = blas.LIBRARY,
             core = core }, { seconds = options.screening, samples = options.samples,
-                cpu = options.cpu, runner = options.runner })
+                cpu = options.cpu, fill = options.fill, runner = options.runner })
         return { core = core, result = result, problem = problem }
     end
     local packaged <const> = try(nil)
@@ -143,7 +143,7 @@ end
 local function measure_once(subject, round, options, is_cold)
     local limits <const> = { seconds = options.seconds, samples = options.samples,
         cold = is_cold and round == 1 and options.cold or nil, cpu = options.cpu,
-        runner = options.runner, push = options.push }
+        fill = options.fill, runner = options.runner, push = options.push }
     if subject.item then
         return measure.run(subject.item, limits)
     end
@@ -261,8 +261,8 @@ function M.count_steps(shapes, options)
     return 1 + #shapes * rounds * subjects
 end
 
--- options: root, dir, isas, compilers (names), short, rounds, seconds, cpu, runner, push, no_blas,
--- jobs, step(label, is_extra). Returns the document, or nil and a message when nothing can be
+-- options: root, dir, isas, compilers (names), short, rounds, seconds, cpu, fill, runner, push,
+-- no_blas, jobs, step(label, is_extra). Returns the document, or nil and a message when nothing can be
 -- measured.
 function M.run(shapes, given)
     local options <const> = setmetatable({}, { __index = function(_, key)
@@ -309,7 +309,8 @@ function M.run(shapes, given)
             end
         end
         if shape.record then
-            ok, message = measure.prepare_truth(probe, work[index].case)
+            ok, message = measure.prepare_truth(probe, work[index].case,
+                { fill = options.fill })
             if not ok then
                 return nil, ("%s: %s"):format(shape.id, message)
             end
@@ -323,7 +324,7 @@ function M.run(shapes, given)
     return { format = M.FORMAT, generator = version.VERSION, machine = machine,
         compilers = compilers, isas = options.isas, shapes = entries,
         settings = { rounds = options.rounds, seconds = options.seconds,
-            short = options.short or false } }
+            short = options.short or false, fill = options.fill } }
 end
 
 M.settle_fastest = settle_fastest -- for tests

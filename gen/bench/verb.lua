@@ -73,6 +73,8 @@ function M.add_options(command, add_set_option)
         :convert(number_from("--rounds", 1, 1000, true))
     command:option("--seconds", "Time for the samples of one turn (default: 0.3).")
         :argname("S"):convert(number_from("--seconds", 0.001, 3600))
+    command:option("--fill", "Share of the keys that items with a length have (default: 1).")
+        :argname("SHARE"):convert(number_from("--fill", 0.001, 1))
     command:option("--cpu", "Core to stay on."):argname("N")
         :convert(number_from("--cpu", 0, 1023, true))
     command:option("--runner", "Command in front of the measuring program: an emulator, ssh BOARD.")
@@ -214,8 +216,8 @@ function M.run(options, tools)
     local document
     document, message = session.run(shapes, { root = options.root, dir = dir, isas = options.isas,
         compilers = options.compilers, short = options.short, rounds = options.rounds,
-        seconds = options.seconds, cpu = options.cpu, runner = options.runner,
-        push = options.push, no_blas = options.no_blas,
+        seconds = options.seconds, cpu = options.cpu, fill = options.fill,
+        runner = options.runner, push = options.push, no_blas = options.no_blas,
         step = function(label, is_extra)
             bar.total = bar.total + (is_extra and 1 or 0)
             bar:step(label)
