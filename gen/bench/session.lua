@@ -262,8 +262,8 @@ function M.count_steps(shapes, options)
 end
 
 -- options: root, dir, isas, compilers (names), short, rounds, seconds, cpu, fill, runner, push,
--- no_blas, jobs, step(label, is_extra). Returns the document, or nil and a message when nothing can be
--- measured.
+-- no_blas, jobs, step(label, is_extra). Returns the document, or nil and a message when nothing can
+-- be measured.
 function M.run(shapes, given)
     local options <const> = setmetatable({}, { __index = function(_, key)
         local value <const> = given[key]

@@ -68,15 +68,15 @@ end
 -- --fill reaches the kernel as lengths, and the answer it is judged by.
 function TestBenchBuild:test_items_have_the_share_of_keys_asked_for()
     local item <const> = assert(self.builder:add({ key = "filled", isa = "scalar", compiler = "gcc",
-        record = small({ seq_len = 4, mask = "lengths" }) }))
+        record = small({ mask = "lengths" }) }))
     lu.assertTrue(self.builder:run())
-    local half <const> = { seconds = 0.01, samples = 5, fill = 0.5 }
-    lu.assertTrue(measure.prepare_truth(item.probe, item.case, half))
-    local result <const>, failed = measure.run(item, half)
+    local filled <const> = { seconds = 0.01, samples = 5, fill = 0.6 }
+    lu.assertTrue(measure.prepare_truth(item.probe, item.case, filled))
+    local result <const>, failed = measure.run(item, filled)
     lu.assertNotNil(result, failed and failed.message)
     lu.assertTrue(result.right)
     local fake <const> = self:fake(item, "if (args->kv_lengths[0] != 2) return 5;")
-    local _, called = measure.run(fake, half)
+    local _, called = measure.run(fake, filled)
     lu.assertEquals(called.kind, "wrong")
     local _, full = measure.run(fake, QUICK)
     lu.assertEquals(full.kind, "failed")
