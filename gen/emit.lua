@@ -70,26 +70,26 @@ function emit.float(value)
     return ("%af"):format(value)
 end
 
-local function term_text(factor, name)
-    return factor == 1 and name or ("%d * %s"):format(factor, name)
-end
+-- Joined by `..`, here and below: string.format costs three times as much, and every line passes.
+local function term_text(factor, name) return factor == 1 and name or factor .. " * " .. name end
 
 -- A sum, what is subtracted last.
 local function index_text(index)
     local constant <const>, terms <const> = index.constant, index.terms
-    if #terms == 0 then return ("%d"):format(constant) end
+    if #terms == 0 then return constant .. "" end
     local sum, subtracted = nil, ""
-    for _, term in ipairs(terms) do
+    for i = 1, #terms do
+        local term <const> = terms[i]
         if term.factor < 0 then
-            subtracted = ("%s - %s"):format(subtracted, term_text(-term.factor, term.name))
+            subtracted = subtracted .. " - " .. term_text(-term.factor, term.name)
         else
             local text <const> = term_text(term.factor, term.name)
             sum = sum and sum .. " + " .. text or text
         end
     end
     assert(sum, "an index starts with what is added")
-    if constant > 0 then sum = ("%s + %d"):format(sum, constant) end
-    if constant < 0 then subtracted = ("%s - %d"):format(subtracted, -constant) end
+    if constant > 0 then sum = sum .. " + " .. constant end
+    if constant < 0 then subtracted = subtracted .. " - " .. -constant end
     return sum .. subtracted
 end
 
@@ -106,7 +106,7 @@ local function value_text(value)
 end
 
 local function element_text(value)
-    return ("%s[%s]"):format(value.base, index_text(value.index))
+    return value.base .. "[" .. index_text(value.index) .. "]"
 end
 
 -- Sums as operands of *, -, < … need parentheses; text inside a call does not.
@@ -123,7 +123,8 @@ Printer.__index = Printer
 
 -- A printer for one file. It remembers which helper functions the printed ops rely on.
 function emit.printer(isa_data)
-    return setmetatable({ isa = isa_data, lines = {}, depth = 0, helpers = {}, parsed = {} },
+    return setmetatable({ isa = isa_data, lines = {}, depth = 0, helpers = {}, parsed = {},
+        scratch = {} },
         Printer)
 end
 
@@ -202,13 +203,13 @@ function Printer:op_text(op, args)
         pieces = parse_text(text, vector_op ~= nil)
         self.parsed[op] = pieces
     end
-    local out <const> = {}
+    local out <const> = self.scratch
     for i = 1, #pieces, 2 do -- literals and arguments take turns
         local piece <const> = pieces[i + 1]
         out[i] = pieces[i]
         if piece then out[i + 1] = piece.print(args[piece.argument]) end
     end
-    return table.concat(out)
+    return table.concat(out, "", 1, #pieces)
 end
 
 function Printer:type_text(name)
@@ -233,11 +234,11 @@ function printers.let(self, node)
     if not node.mutable and not type_text:find("*", 1, true) then type_text = "const "
         .. type_text end
     type_text = join_pointer(type_text, node.name)
-    self:line(("%s = %s;"):format(type_text, self:op_text(node.op, node.args)))
+    self:line(type_text .. " = " .. self:op_text(node.op, node.args) .. ";")
 end
 
 function printers.set(self, node)
-    self:line(("%s = %s;"):format(node.name, self:op_text(node.op, node.args)))
+    self:line(node.name .. " = " .. self:op_text(node.op, node.args) .. ";")
 end
 
 function printers.run(self, node) self:line(self:op_text(node.op, node.args) .. ";") end
@@ -292,7 +293,9 @@ end
 function printers.leave(self, node) self:line(node.what .. ";") end
 
 function Printer:block(block)
-    for _, node in ipairs(block.nodes) do
+    local nodes <const> = block.nodes
+    for i = 1, #nodes do
+        local node <const> = nodes[i]
         local print_node <const> = printers[node.kind] or error("no such statement: " .. node.kind)
         print_node(self, node)
     end
