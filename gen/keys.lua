@@ -273,7 +273,7 @@ end
 
 local scores_fields <const> = tile_fields(false)
 scores_fields[#scores_fields + 1] = { name = "orientation", kind = "choice",
-    choices = { "queries", "dims" } }
+    choices = { "queries", "dims", "heads" } }
 scores_fields[#scores_fields + 1] = { name = "key_block", kind = "integer", most = 4096,
     tried = { 32, 96, 192, 256, 384, 4096 } }
 

@@ -19,10 +19,12 @@ local function matrices(plan)
         local name <const> = product.name
         local element <const> = name == "q" and fold.keys == "folded" and "folded_q"
             or name == "o" and fold.values == "folded" and "folded_o"
-            or (name == "lift" or name == "defer") and name or nil
+            or (name == "lift" or name == "defer") and name
+            or product.interleaved and name .. "_interleaved" or nil
         list[#list + 1] = { name = name, columns = product.columns, depth = product.depth,
             factor = name == "q" and fold.weight_scale or 1.0, bias = product.bias,
-            groups = groups, blocks = blocks, element = element }
+            groups = groups, blocks = blocks, element = element,
+            interleaved = product.interleaved }
     end
     return list
 end
@@ -110,6 +112,34 @@ static double folded_o(const attn_weights *weights, size_t column, size_t k)
     for (size_t d = 0; d < V_HEAD_DIM; d++)
         sum += (double)wo[d] * wv[d * KV_DIM];
     return sum;
+}
+]] },
+    q_interleaved = { needs = { "q_weight" }, text = [[
+/* Wq with the heads' columns interleaved: column (dim, head). */
+static double q_interleaved(const attn_weights *weights, size_t column, size_t k)
+{
+    return weights->q_weight[(column % HEADS * HEAD_DIM + column / HEADS) * D_MODEL + k];
+}
+]] },
+    k_interleaved = { needs = { "k_weight" }, text = [[
+/* Wk with the heads' columns interleaved: column (dim, head). */
+static double k_interleaved(const attn_weights *weights, size_t column, size_t k)
+{
+    return weights->k_weight[(column % HEADS * HEAD_DIM + column / HEADS) * KV_DIM + k];
+}
+]] },
+    v_interleaved = { needs = { "v_weight" }, text = [[
+/* Wv with the heads' columns interleaved: column (dim, head). */
+static double v_interleaved(const attn_weights *weights, size_t column, size_t k)
+{
+    return weights->v_weight[(column % HEADS * V_HEAD_DIM + column / HEADS) * KV_DIM + k];
+}
+]] },
+    o_interleaved = { needs = { "o_weight" }, text = [[
+/* Wo for contexts with the heads interleaved: row (dim, head). */
+static double o_interleaved(const attn_weights *weights, size_t column, size_t k)
+{
+    return weights->o_weight[(column * HEADS + k % HEADS) * V_HEAD_DIM + k / HEADS];
 }
 ]] },
     lift = { needs = { "k_weight" }, text = [[
@@ -274,9 +304,12 @@ function packing.fields(plan)
         elseif matrix.bias then
             bias = (name == "defer" and "v" or name) .. "_bias"
             need(bias)
+            local column <const> = matrix.interleaved and name ~= "o"
+                and ("column %% HEADS * %s + column / HEADS"):format(name == "v" and "V_HEAD_DIM"
+                    or "HEAD_DIM") or "column"
             functions[#functions + 1] = (
                 "static double %s(const attn_weights *weights, size_t "
-                .. "column)\n{\n    return weights->%s[column];\n}\n"):format(bias, bias)
+                .. "column)\n{\n    return weights->%s[%s];\n}\n"):format(bias, bias, column)
         end
         local factor = "1.0"
         if matrix.factor ~= 1.0 then factor = "Q_FACTOR" end

@@ -7,6 +7,7 @@ local numbers <const> = require("gen.plan.numbers")
 local projection <const> = require("gen.plan.projection")
 local attention <const> = require("gen.plan.attention")
 local forms <const> = require("gen.plan.forms")
+local heads <const> = require("gen.plan.heads")
 local items <const> = require("gen.plan.items")
 local orientation <const> = require("gen.plan.orientation")
 local size <const> = require("gen.plan.size")
@@ -44,7 +45,7 @@ local function build_plan(problem, isa_numbers, straight)
     local D <const>, V <const> = problem.head_dim, problem.v_head_dim
     local L <const>, S <const> = problem.seq_len, problem.kv_len
 
-    local fold <const> = problem.fold
+    local fold <const>, along_heads <const> = problem.fold, problem.along_heads
     local score_dim <const>, value_dim <const> = forms.widths(problem, fold)
     built.score_dim, built.value_dim = score_dim, value_dim
     built.products = {}
@@ -82,16 +83,19 @@ local function build_plan(problem, isa_numbers, straight)
                 machine, { rows = spec.rows, depth = spec.depth,
                     columns = spec.heads * spec.width,
                     items = problem.batch, input_rows = spec.x_rows, first_row = spec.first_row,
-                    head_width = spec.width, straight = straight, bounded = bounded[spec.name],
+                    head_width = not along_heads and spec.width or nil,
+                    straight = straight, bounded = bounded[spec.name],
                     bias = fold.biases[spec.name], packed_base = packed }))
             planned.source, planned.head_width = spec.source, spec.width
+            planned.interleaved = along_heads
             local layout <const> = projection.layout(planned, spec.width, spec.heads,
-                spec.per_item, lanes)
+                spec.per_item, lanes, along_heads)
             projection.target_panels(planned, layout, spec.width, lanes)
             planned.layout = layout
             layout.buffer = spec.name
             planned.offset = add_buffer(shared, spec.name, layout.floats, spec.meaning
                 .. (layout.kind == "heads" and ", head-major [head][row][dim]"
+                    or along_heads and ", heads interleaved [row][dim][head]"
                     or ", [row][column]"))
             built.projections[#built.projections + 1] = planned
             built[spec.name] = layout
@@ -129,7 +133,8 @@ local function build_plan(problem, isa_numbers, straight)
     end
 
     if mha then
-        built.out = { batch = L * H * value_dim, head = value_dim, row = H * value_dim }
+        built.out = { batch = L * H * value_dim, head = along_heads and 1 or value_dim,
+            dim = along_heads and H or 1, row = H * value_dim }
     else
         built.out = { batch = H * L * V, head = L * V, row = V }
     end
@@ -170,6 +175,7 @@ local function build_plan(problem, isa_numbers, straight)
             { rows = problem.query_rows, depth = H * out_width, columns = problem.d_model,
                 items = problem.batch, bounded = bounded.o, bias = fold.biases.o,
                 packed_base = packed, straight = straight }))
+        built.output.interleaved = along_heads
         for _, group in ipairs(built.output.groups) do
             group.per_block, group.block_stride, group.panel_stride = 1, group.vectors * lanes, 0
             group.target, group.start = group.first_column, 0
@@ -177,7 +183,7 @@ local function build_plan(problem, isa_numbers, straight)
             for v = 0, group.vectors - 1 do group.vector_offsets[v + 1] = v * lanes end
         end
         built.concat_offset = add_buffer(shared, "heads", problem.query_rows * H * out_width,
-            "concatenated heads [row][head][dim]")
+            "concatenated heads " .. (along_heads and "[row][dim][head]" or "[row][head][dim]"))
     end
 
     built.part_buffers = orientation.part_buffers(attended, built.attention,
@@ -238,18 +244,47 @@ local function build_form(problem, isa_numbers)
         'code_budget >= the predicted bytes, or unroll = "auto"')
 end
 
+-- The forms to plan, each with and without lanes along heads where those may be: list of
+-- {form, along_heads}.
+local function candidates(problem, machine)
+    local scores <const> = problem.plan.scores or {}
+    -- a tile given by hand is one of lanes along queries unless it says otherwise
+    local forced <const> = scores.orientation or (scores.rows or scores.vectors) and "queries"
+    local obstacle <const> = heads.obstacle(problem, machine.lanes)
+    local list <const> = {}
+    if forced == "heads" then
+        for _, form in ipairs(problem.forms) do
+            if heads.fits_form(form) then list[1] = { form = form, along_heads = true } end
+        end
+        if obstacle or #list == 0 then
+            numbers.refuse("plan.scores.orientation", forced, "orientation \"heads\" "
+                .. (obstacle or "needs projected keys and values"), '"queries" or "dims"')
+        end
+        return list
+    end
+    for _, form in ipairs(forms.candidates(problem)) do
+        list[#list + 1] = { form = form }
+        if not forced and not obstacle and heads.fits_form(form)
+            and heads.stays(problem, machine) then
+            list[#list + 1] = { form = form, along_heads = true }
+        end
+    end
+    return list
+end
+
 -- Plans `problem` (with fold) for an ISA's numbers {name, lanes, registers, target}; the config's
 -- target numbers override the ISA's. unroll = "auto" is straight-line code where that fits
 -- code_budget (short kernels lose more to loops than to instruction fetch), else loops around
 -- unrolled tiles. Raises {errors = {…}} when a forced tile does not fit the registers or
 -- unroll = "full" exceeds code_budget.
--- Of the legal forms of the layer (problem.forms) it takes the one predicted to be fastest.
+-- Of the legal forms of the layer (problem.forms), with lanes along heads or not, it takes the one
+-- predicted to be fastest.
 function plan.build(problem, isa_numbers)
     local plans <const>, chosen, failure = {}, nil, nil
-    for _, form in ipairs(forms.candidates(problem)) do
+    for _, candidate in ipairs(candidates(problem, isa_numbers)) do
         local one <const> = {}
         for key, value in pairs(problem) do one[key] = value end
-        one.fold = form
+        one.fold, one.along_heads = candidate.form, candidate.along_heads
         local ok <const>, built = xpcall(build_form, function(problem_found)
             return type(problem_found) == "table" and problem_found
                 or debug.traceback(problem_found, 2)

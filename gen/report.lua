@@ -62,13 +62,16 @@ function report.origin(record, isa_name)
         or "planner's default"
 end
 
+local orientation_names <const> = { queries = "queries", dims = "the head", heads = "heads" }
+
 local function scores_report(attention)
     local data <const> = { orientation = attention.orientation, reason = attention.reason,
         keys_prefetched_ahead = attention.key_ahead,
         blocks = {} }
     for i, block in ipairs(attention.blocks) do
         data.blocks[i] = { count = block.count, queries = block.queries or block.rows,
-            vectors = block.vectors, context_row_tiles = row_groups_text(block.row_groups) }
+            vectors = block.vectors,
+            context_row_tiles = row_groups_text(block.row_groups or attention.dim_groups) }
     end
     if attention.orientation == "dims" then
         data.key_tiles = ("%dx%d"):format(attention.key_tiles, attention.lanes)
@@ -142,8 +145,7 @@ function report.lines(data)
                 .. (p.layout == "heads" and "stored head by head" or "stored by rows"))
     end
     local scores <const> = data.scores
-    put("attention: lanes along %s: %s", scores.orientation == "dims" and "the head" or "queries",
-        scores.reason)
+    put("attention: lanes along %s: %s", orientation_names[scores.orientation], scores.reason)
     for _, block in ipairs(scores.blocks) do
         put("attention: %d block%s of %d %s, context row tiles %s", block.count,
             block.count == 1 and "" or "s", block.queries, block.vectors

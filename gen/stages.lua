@@ -6,13 +6,14 @@ local ir <const> = require("gen.ir")
 local project <const> = require("gen.stage.project")
 local attention <const> = require("gen.stage.attention")
 local dims <const> = require("gen.stage.dims")
+local heads <const> = require("gen.stage.heads")
 local cache <const> = require("gen.stage.cache")
 local output <const> = require("gen.stage.output")
 
 local stages <const> = {}
 
 -- Which way the lanes lie decides how heads and rows are walked.
-local attention_walks <const> = { queries = attention, dims = dims }
+local attention_walks <const> = { queries = attention, dims = dims, heads = heads }
 
 -- Fields of attn_args by the name phases use, with the type of the local pointer.
 local argument_fields <const> = {

@@ -25,12 +25,18 @@ local function emit_step(block, spec, k)
         local part <const> = spec.b_lanes and spec.b_lanes(v)
         if part then
             block:let("vec", "b" .. v, "load_part", spec.b(k, v), part)
+        elseif spec.load_b then
+            spec.load_b(block, "b" .. v, spec.b(k, v), v)
         else
             block:let("vec", "b" .. v, "load", spec.b(k, v))
         end
     end
     for r = 0, spec.rows - 1 do
-        block:let("vec", "a" .. r, "broadcast", spec.a(k, r))
+        if spec.load_a then
+            spec.load_a(block, "a" .. r, spec.a(k, r))
+        else
+            block:let("vec", "a" .. r, "broadcast", spec.a(k, r))
+        end
         for v = 0, spec.vectors - 1 do
             local c <const> = accumulator(r, v)
             block:set(c, "fma", "a" .. r, "b" .. v, c)
@@ -95,6 +101,8 @@ end
 --   unroll             steps per turn of the depth loop; >= depth: no loop
 --   a(k, r), b(k, v)   memory of A's scalar and B's vector at depth k
 --   b_lanes(v)         lanes of vector v that B has (an index; nil: all)
+--   load_a(block, name, mem), load_b(block, name, mem, v)
+--                      how a vector comes from there (nil: A by broadcast, B as it lies)
 --   start(r, v)        op and arguments of the accumulator's first value; nil: zero
 --   prefetch(k)        memory to ask for at depth k, once a turn; nil: none
 --   ahead(k)           list of memory to ask for at every depth k; nil: none

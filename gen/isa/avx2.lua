@@ -1,5 +1,6 @@
 -- AVX2 + FMA: 8 float lanes, 16 vector registers, masks are vectors of all-ones lanes.
 local exp2 <const> = require("gen.isa.exp2")
+local groups <const> = require("gen.isa.groups")
 
 local function exp2_helper(name, accuracy)
     return {
@@ -45,6 +46,9 @@ return {
         load = { text = "_mm256_loadu_ps($1)" },
         load_part = { text = "_mm256_maskload_ps($1, first_lanes($2))", helper = "first_lanes" },
         broadcast = { text = "_mm256_broadcast_ss($1)" },
+        spread = { text = "spread($1, $2)", helper = "spread" },
+        join = { text = "join_half($1, $2, $3, $4)", helper = "join_half" },
+        split = { text = "split_half($1, $2, $3, $4, $5)", helper = "split_half" },
         store = { text = "_mm256_storeu_ps($1, $2)" },
         store_part = { text = "_mm256_maskstore_ps($1, first_lanes($3), $2)",
             helper = "first_lanes" },
@@ -75,7 +79,17 @@ return {
         },
         prefetch = { text = "_mm_prefetch((const char *)($1), _MM_HINT_T1)" },
     },
-    helpers = {
+    helpers = groups.with({
+        spread = { text = [[
+/* A group of 2 or 4 floats, again and again. */
+static inline __m256 spread(const float *src, size_t group)
+{
+    if (group == 4)
+        return _mm256_broadcast_ps((const __m128 *)(const void *)src);
+    const __m128i two = _mm_loadl_epi64((const __m128i *)(const void *)src);
+    return _mm256_castpd_ps(_mm256_broadcastsd_pd(_mm_castsi128_pd(two)));
+}
+]] },
         lane_table = { text = [[
 /* Sliding window of lane masks: eight ones, eight zeros, eight ones. */
 static const int32_t lane_table[24] = {-1, -1, -1, -1, -1, -1, -1, -1, 0,  0,  0,  0,
@@ -150,5 +164,5 @@ static inline void transpose_block(const float *src, size_t src_stride, float *d
     _mm256_storeu_ps(dst + 7 * dst_stride, _mm256_permute2f128_ps(c3, c7, 0x31));
 }
 ]] },
-    },
+    }),
 }

@@ -1,5 +1,6 @@
 -- AVX-512 F+BW+DQ+VL: 16 float lanes, 32 vector registers, masks in mask registers.
 local exp2 <const> = require("gen.isa.exp2")
+local groups <const> = require("gen.isa.groups")
 
 local function exp2_helper(name, accuracy)
     return {
@@ -91,6 +92,9 @@ return {
         load = { text = "_mm512_loadu_ps($1)" },
         load_part = { text = "_mm512_maskz_loadu_ps((__mmask16)((1u << $2) - 1u), $1)" },
         broadcast = { text = "_mm512_set1_ps(*($1))" },
+        spread = { text = "spread($1, $2)", helper = "spread" },
+        join = { text = "join($1, $2, $3, $4)", helper = "join" },
+        split = { text = "split($1, $2, $3, $4, $5)", helper = "split" },
         store = { text = "_mm512_storeu_ps($1, $2)" },
         store_part = { text = "_mm512_mask_storeu_ps($1, (__mmask16)((1u << $3) - 1u), $2)" },
         add = { text = "_mm512_add_ps($1, $2)" },
@@ -121,7 +125,41 @@ return {
         },
         prefetch = { text = "_mm_prefetch((const char *)($1), _MM_HINT_T1)" },
     },
-    helpers = {
+    helpers = groups.with({
+        spread = { text = [[
+/* A group of 2, 4 or 8 floats, again and again. */
+static inline __m512 spread(const float *src, size_t group)
+{
+    if (group == 8)
+        return _mm512_broadcast_f32x8(_mm256_loadu_ps(src));
+    if (group == 4)
+        return _mm512_broadcast_f32x4(_mm_loadu_ps(src));
+    const __m128i two = _mm_loadl_epi64((const __m128i *)(const void *)src);
+    return _mm512_castpd_ps(_mm512_broadcastsd_pd(_mm_castsi128_pd(two)));
+}
+]] },
+        join = { needs = { "join_half" }, text = [[
+/* Groups of 2, 4 or 8 floats from rows `stride` apart, zeros from group `count` on. */
+static inline __m512 join(const float *src, size_t stride, size_t group, size_t count)
+{
+    const size_t first = 8 / group;
+    const __m256 low = join_half(src, stride, group, count);
+    const __m256 high = count <= first ? _mm256_setzero_ps()
+        : join_half(src + first * stride, stride, group, count - first);
+    return _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
+}
+]] },
+        split = { needs = { "split_half" }, text = [[
+/* Stores groups of 2, 4 or 8 lanes to rows `stride` apart, the first `count` of them. */
+static inline void split(float *dst, __m512 v, size_t stride, size_t group, size_t count)
+{
+    const size_t first = 8 / group;
+    split_half(dst, _mm512_castps512_ps256(v), stride, group, count);
+    if (count > first)
+        split_half(dst + first * stride, _mm512_extractf32x8_ps(v, 1), stride, group,
+                   count - first);
+}
+]] },
         lanes_from = { text = [[
 /* Mask of the lanes >= first; none when first >= 16. */
 static inline __mmask16 lanes_from(size_t first)
@@ -154,5 +192,5 @@ static inline __m512 pair_max(__m512 a, __m512 b)
         vec_exp2 = exp2_helper("vec_exp2", "exact"),
         vec_exp2_fast = exp2_helper("vec_exp2_fast", "fast"),
         transpose_block = { text = transpose_text() },
-    },
+    }),
 }

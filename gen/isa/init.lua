@@ -28,6 +28,13 @@ isa.vocabulary = {
     load_part = { result = "vec", args = { "mem", "count" },
         meaning = "$lane < $2 ? $1[$lane] : 0.0f" },
     broadcast = { result = "vec", args = { "mem" }, meaning = "$1[0]" },
+    -- groups of $group floats, a power of two below the lanes: one of them in every place; one from
+    -- each of $count rows, zeros behind; and back to the rows
+    spread = { result = "vec", args = { "mem", "group" }, meaning = "$1[$lane % $2]" },
+    join = { result = "vec", args = { "mem", "stride", "group", "groups" },
+        meaning = "$lane / $3 < $4 ? $1[$lane / $3 * $2 + $lane % $3] : 0.0f" },
+    split = { args = { "mem", "vec", "stride", "group", "groups" },
+        meaning = "if ($lane / $4 < $5) $1[$lane / $4 * $3 + $lane % $4] = $2" },
     store = { args = { "mem", "vec" }, meaning = "$1[$lane] = $2" },
     store_part = { args = { "mem", "vec", "count" }, meaning = "if ($lane < $3) $1[$lane] = $2" },
     add = { result = "vec", args = { "vec", "vec" }, meaning = "$1 + $2" },

@@ -45,6 +45,9 @@ return {
         load = { text = "vld1q_f32($1)" },
         load_part = { text = "load_part($1, $2)", helper = "load_part" },
         broadcast = { text = "vld1q_dup_f32($1)" },
+        spread = { text = "spread($1)", helper = "spread" },
+        join = { text = "join($1, $2, $4)", helper = "join" },
+        split = { text = "split($1, $2, $3, $5)", helper = "split" },
         store = { text = "vst1q_f32($1, $2)" },
         store_part = { text = "store_part($1, $2, $3)", helper = "store_part" },
         add = { text = "vaddq_f32($1, $2)" },
@@ -72,6 +75,30 @@ return {
         prefetch = { text = "prefetch_line($1)", helper = "prefetch_line" },
     },
     helpers = {
+        spread = { text = [[
+/* A group of 2 floats, twice. */
+static inline float32x4_t spread(const float *src)
+{
+    const float32x2_t two = vld1_f32(src);
+    return vcombine_f32(two, two);
+}
+]] },
+        join = { text = [[
+/* Groups of 2 floats from rows `stride` apart, zeros from group `count` on. */
+static inline float32x4_t join(const float *src, size_t stride, size_t count)
+{
+    return vcombine_f32(vld1_f32(src), count > 1 ? vld1_f32(src + stride) : vdup_n_f32(0.0f));
+}
+]] },
+        split = { text = [[
+/* Stores groups of 2 lanes to rows `stride` apart, the first `count` of them. */
+static inline void split(float *dst, float32x4_t v, size_t stride, size_t count)
+{
+    vst1_f32(dst, vget_low_f32(v));
+    if (count > 1)
+        vst1_f32(dst + stride, vget_high_f32(v));
+}
+]] },
         load_part = { text = [[
 /* The first count floats (1 to 3), zeros behind them; reads nothing else. */
 static inline float32x4_t load_part(const float *src, size_t count)

@@ -8,11 +8,12 @@ local attention <const> = {}
 local ceil_div <const>, split_even <const> = numbers.ceil_div, numbers.split_even
 local add_buffer <const> = numbers.add_buffer
 
--- Query blocks: {first, count, vectors, queries}; only the last may hold fewer queries than lanes.
-local function query_blocks(seq_len, lanes, groups)
+-- Query blocks: {first, count, vectors, queries}, `each` queries a vector; only the last block may
+-- hold fewer than its vectors have room for.
+function attention.query_blocks(seq_len, each, groups)
     local blocks <const>, first = {}, 0
     for _, group in ipairs(groups) do
-        local width <const> = group.size * lanes
+        local width <const> = group.size * each
         local whole <const> = math.min(group.count, (seq_len - first) // width)
         if whole > 0 then
             blocks[#blocks + 1] = { first = first, count = whole, vectors = group.size,
@@ -111,7 +112,7 @@ function attention.build(problem, machine, dims, straight)
         { vectors = ceil_div(problem.seq_len, lanes), depth = dims.score }, split_keys)
     local key_block <const> = choose_key_block(problem, scores.rows, straight)
     local in_blocks <const> = key_block < problem.kv_len
-    local blocks <const> = query_blocks(problem.seq_len, lanes, scores.column_groups)
+    local blocks <const> = attention.query_blocks(problem.seq_len, lanes, scores.column_groups)
 
     local value_vectors <const> = ceil_div(dims.value, lanes)
     local block_queries <const> = blocks[1].queries

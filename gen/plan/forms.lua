@@ -88,10 +88,12 @@ function forms.cycles(built)
     end
     local share <const> = forms.visible_pairs(problem) / (problem.seq_len * problem.kv_len)
     -- half a cycle an element transposes the queries
-    local gather <const> = 0.5 * problem.query_rows * problem.heads * built.score_dim
+    local attention <const> = built.attention
+    local gather <const> = attention.gather_cycles
+        or 0.5 * problem.query_rows * problem.heads * built.score_dim
     local pad <const> = built.pad_values and built.pad_values.rows
         * round_up(built.pad_values.to, built.machine.lanes) / built.machine.lanes or 0
-    return cycles + built.attention.cycles * share + gather + pad
+    return cycles + (attention.cycles + attention.softmax_cycles) * share + gather + pad
 end
 
 local function describe(built)
@@ -100,8 +102,9 @@ local function describe(built)
     local values <const> = { projected = "V projected", folded = "Wv folded into Wo",
         deferred = "Wv after the context, no V" }
     local form <const> = built.problem.fold
-    return ("%s, %s (%.1f kFLOP, %.1f k cycles predicted)"):format(keys[form.keys],
-        values[form.values], (built.projection_flops + built.core_flops) / 1e3,
+    return ("%s, %s%s (%.1f kFLOP, %.1f k cycles predicted)"):format(keys[form.keys],
+        values[form.values], built.problem.along_heads and ", heads interleaved" or "",
+        (built.projection_flops + built.core_flops) / 1e3,
         built.form_cycles / 1e3)
 end
 
@@ -114,7 +117,10 @@ function forms.reason(chosen, plans)
         if other ~= chosen and (not next_best or other.form_cycles < next_best.form_cycles) then
             next_best = other
         end
-        if form.keys == "projected" and form.values == "projected" then plain = other end
+        if form.keys == "projected" and form.values == "projected"
+            and not other.problem.along_heads then
+            plain = other
+        end
     end
     local text = describe(chosen)
     if next_best then text = text .. " rather than " .. describe(next_best) end

@@ -1,14 +1,16 @@
 -- Chooses which way the lanes lie in attention: along queries (gen/plan/attention.lua) or along the
--- head (gen/plan/dims.lua), by predicted cycles.
+-- head (gen/plan/dims.lua), by predicted cycles. Lanes along heads (gen/plan/heads.lua) change the
+-- projections too, so that whole plans are compared: gen/plan.lua says where they are.
 local attention <const> = require("gen.plan.attention")
 local dims <const> = require("gen.plan.dims")
+local heads <const> = require("gen.plan.heads")
 
 local orientation <const> = {}
 
 -- Lanes along queries are the rule: what is nearly a tie on paper goes to them.
 local CLEAR_GAIN <const> = 0.85
 
-local modules <const> = { queries = attention, dims = dims }
+local modules <const> = { queries = attention, dims = dims, heads = heads }
 
 -- Cycles of the softmax with lanes along queries: a vector for each key and vector of queries.
 local function softmax_cycles(problem, planned)
@@ -22,15 +24,21 @@ end
 function orientation.choose(problem, machine, widths, straight)
     local scores <const> = problem.plan.scores or {}
     -- a tile given by hand is one of the orientation it was written for
-    local forced <const> = scores.orientation or (scores.rows or scores.vectors) and "queries"
+    local forced <const> = problem.along_heads and "heads" or scores.orientation
+        or (scores.rows or scores.vectors) and "queries"
     if forced then
         local planned <const> = modules[forced].build(problem, machine, widths, straight)
-        planned.orientation, planned.reason = forced, "as the plan says"
+        planned.orientation = forced
+        planned.reason = problem.along_heads and not scores.orientation
+            and ("%.0f cycles predicted"):format(planned.cycles + planned.softmax_cycles)
+            or "as the plan says"
+        planned.softmax_cycles = planned.softmax_cycles or softmax_cycles(problem, planned)
         return planned
     end
     local queries <const> = attention.build(problem, machine, widths, straight)
     local along_dims <const> = dims.build(problem, machine, widths, straight)
-    local cycles <const> = queries.cycles + softmax_cycles(problem, queries)
+    queries.softmax_cycles = softmax_cycles(problem, queries)
+    local cycles <const> = queries.cycles + queries.softmax_cycles
     local dims_cycles <const> = along_dims.cycles + along_dims.softmax_cycles
     local chosen <const> = dims_cycles < CLEAR_GAIN * cycles and along_dims or queries
     chosen.orientation = chosen.orientation or "queries"

@@ -157,13 +157,13 @@ end
 -- Where element (batch, head, row, d) of a projected tensor lives, in floats.
 -- Head-major when heads are whole vectors and no panel straddles a head unevenly: each head is then
 -- contiguous. Otherwise dense rows, with an odd number of cache lines a row so that the rows of one
--- head spread over all cache sets.
-function projection.layout(planned, head_width, heads, rows_per_item, lanes)
+-- head spread over all cache sets. `interleaved`: a row is [dim][head], not [head][dim].
+function projection.layout(planned, head_width, heads, rows_per_item, lanes, interleaved)
     local sizes <const> = {}
     for i, group in ipairs(planned.groups) do
         sizes[i] = { count = group.count, size = group.vectors }
     end
-    if tiles.panels_fit_heads(sizes, head_width, lanes) then
+    if not interleaved and tiles.panels_fit_heads(sizes, head_width, lanes) then
         return { kind = "heads", batch = rows_per_item * head_width,
             head = planned.rows * head_width, row = head_width,
             floats = planned.rows * head_width * heads }
@@ -171,7 +171,8 @@ function projection.layout(planned, head_width, heads, rows_per_item, lanes)
     local stride = round_up(planned.padded_columns, LINE_FLOATS)
     if stride // LINE_FLOATS % 2 == 0 then stride = stride + LINE_FLOATS end
     -- A vector load of the last head may run past its row; the tail keeps it inside the buffer.
-    return { kind = "rows", batch = rows_per_item * stride, head = head_width, row = stride,
+    return { kind = "rows", batch = rows_per_item * stride, head = interleaved and 1 or head_width,
+        dim = interleaved and heads or 1, row = stride,
         floats = planned.rows * stride + LINE_FLOATS }
 end
 

@@ -33,7 +33,8 @@ local function step_cycles(rows, vectors, depth, machine)
         target.fma_latency) + 0.5 + 0.02 * loads + tight + 0.1 * stream
 end
 
-local function product_cycles(row_groups, column_groups, depth, machine)
+-- Predicted cycles of a product cut into tiles.
+function tiles.cycles(row_groups, column_groups, depth, machine)
     local cycles = 0.0
     for _, r in ipairs(row_groups) do
         for _, c in ipairs(column_groups) do
@@ -59,16 +60,19 @@ function tiles.panels_fit_heads(column_groups, head_width, lanes)
 end
 
 -- The cheapest legal tile for rows x vectors of a product of the given depth, or the user's.
--- split_rows(rows) gives the row groups for a tile height.
+-- split_rows(rows) gives the row groups for a tile height; shape.sums: how many accumulators a tile
+-- may have where others need registers beside it.
 function tiles.choose(name, problem, machine, shape, split_rows)
     local forced <const> = problem.plan[name] or {}
     local best
     for rows = forced.rows or 1, forced.rows or machine.registers do
         for vectors = forced.vectors or 1, forced.vectors or 8 do
-            if tiles.tile_registers(rows, vectors) <= machine.registers then
+            local fits <const> = tiles.tile_registers(rows, vectors) <= machine.registers
+            if fits and (forced.rows or forced.vectors or rows * vectors
+                <= (shape.sums or math.huge)) then
                 local row_groups <const> = split_rows(rows)
                 local column_groups <const> = split_even(shape.vectors, vectors)
-                local cycles = product_cycles(row_groups, column_groups, shape.depth,
+                local cycles = tiles.cycles(row_groups, column_groups, shape.depth,
                     machine)
                 -- Contiguous heads are worth more than the last per cent of a tile.
                 if shape.head_width and not tiles.panels_fit_heads(column_groups, shape.head_width,

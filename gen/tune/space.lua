@@ -17,8 +17,9 @@ M.HOPELESS = 1.5
 
 -- Fields of a plan that only name a choice; two plans that differ in them alone are the same code.
 -- (The rows of a key tile are more than a name where the key loop has a bound of its own.)
-local NAMES <const> = { cycles = true, tile_rows = true, tile_vectors = true, scores_vectors = true,
-    context_rows = true, context_vectors = true, reason = true, reasons = true }
+local NAMES <const> = { cycles = true, softmax_cycles = true, gather_cycles = true,
+    tile_rows = true, tile_vectors = true, scores_vectors = true, context_rows = true,
+    context_vectors = true, reason = true, reasons = true }
 
 ----------------------------------------------------------------------------------------------------
 -- Plans

@@ -267,6 +267,52 @@ EMULATED simde__m512 emulated_shuffle_f32x4(simde__m512 a, simde__m512 b, int im
     return r.vector;
 }
 
+EMULATED simde__m512 emulated_broadcast_f32x8(simde__m256 a)
+{
+    emulated_ps e;
+    __builtin_memcpy(e.lane, &a, sizeof a);
+    __builtin_memcpy(e.lane + 8, &a, sizeof a);
+    return e.vector;
+}
+
+EMULATED simde__m512 emulated_broadcast_f32x4(simde__m128 a)
+{
+    emulated_ps e;
+    for (int i = 0; i < 16; i += 4)
+        __builtin_memcpy(e.lane + i, &a, sizeof a);
+    return e.vector;
+}
+
+EMULATED simde__m512d emulated_broadcastsd_pd(simde__m128d a)
+{
+    simde__m512d result;
+    double lane[8];
+    for (int i = 0; i < 8; i++)
+        __builtin_memcpy(lane + i, &a, sizeof lane[0]);
+    __builtin_memcpy(&result, lane, sizeof result);
+    return result;
+}
+
+EMULATED simde__m512 emulated_insertf32x8(simde__m512 a, simde__m256 b, int half)
+{
+    emulated_ps e = emulated_open(a);
+    __builtin_memcpy(e.lane + 8 * half, &b, sizeof b);
+    return e.vector;
+}
+
+EMULATED simde__m256 emulated_extractf32x8_ps(simde__m512 a, int half)
+{
+    const emulated_ps e = emulated_open(a);
+    simde__m256 result;
+    __builtin_memcpy(&result, e.lane + 8 * half, sizeof result);
+    return result;
+}
+
+#undef _mm512_broadcast_f32x8
+#undef _mm512_broadcast_f32x4
+#undef _mm512_broadcastsd_pd
+#undef _mm512_insertf32x8
+#undef _mm512_extractf32x8_ps
 #undef _mm512_shuffle_ps
 #undef _mm512_shuffle_f32x4
 #undef _mm512_cmp_ps_mask
@@ -282,6 +328,11 @@ EMULATED simde__m512 emulated_shuffle_f32x4(simde__m512 a, simde__m512 b, int im
 #undef _mm512_reduce_ps
 #undef _mm512_scalef_ps
 #undef _mm512_maskz_scalef_ps
+#define _mm512_broadcast_f32x8(a) emulated_broadcast_f32x8(a)
+#define _mm512_broadcast_f32x4(a) emulated_broadcast_f32x4(a)
+#define _mm512_broadcastsd_pd(a) emulated_broadcastsd_pd(a)
+#define _mm512_insertf32x8(a, b, half) emulated_insertf32x8(a, b, half)
+#define _mm512_extractf32x8_ps(a, half) emulated_extractf32x8_ps(a, half)
 #define _mm512_shuffle_ps(a, b, imm) emulated_shuffle_ps(a, b, imm)
 #define _mm512_shuffle_f32x4(a, b, imm) emulated_shuffle_f32x4(a, b, imm)
 #define _mm512_cmp_ps_mask(a, b, predicate) emulated_cmp_ps_mask(a, b, predicate)

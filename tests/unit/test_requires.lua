@@ -10,7 +10,8 @@ local fs <const> = require("gen.fs")
 -- one. The pipeline config → problem → fold → plan → stages → emit → template reads downwards.
 -- "isa/*" stands for every file there that has no line of its own.
 local ORDER <const> = {
-    { "version", "process", "progress", "keys", "sandbox", "ir", "isa/exp2" },
+    { "version", "process", "progress", "keys", "sandbox", "ir", "isa/exp2",
+        "isa/groups" },
     { "isa/*", "fs", "diagnostics", "strict_json" },
     { "isa/init", "safetensors", "config/names", "config/sizes", "config/check",
         "config/overrides" },
@@ -22,6 +23,7 @@ local ORDER <const> = {
     { "plan/numbers" },
     { "plan/tiles", "plan/size", "plan/items" },
     { "plan/projection", "plan/attention", "plan/dims", "plan/forms" },
+    { "plan/heads" },
     { "plan/orientation" },
     { "plan" },
     { "tile" },
@@ -31,7 +33,7 @@ local ORDER <const> = {
     { "stage/dims_scores" },
     { "stage/dims_softmax" },
     { "stage/dims_context" },
-    { "stage/attention", "stage/dims" },
+    { "stage/attention", "stage/dims", "stage/heads" },
     { "stages", "split" },
     { "emit" },
     { "template" },

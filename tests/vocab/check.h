@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #define MIXED_LANE 2
+#define STRIDE_EXTRA 3 /* floats between two groups in memory */
 
 typedef struct operands {
     float vec[3][LANES];
@@ -27,6 +28,7 @@ typedef struct operands {
     float *memory; /* the operand is memory + at */
     size_t at;
     size_t count; /* of elements, or the first lane */
+    size_t group; /* floats of a group; count is the number of groups then */
     int constant; /* count is to be a constant in the C text */
     int flag;
     float scalar;
@@ -488,6 +490,30 @@ static void drive_mem_count(const operation *op)
 static void drive_mem_vec_count(const operation *op)
 {
     drive_mem_count(op);
+}
+
+static void drive_mem_group(const operation *op)
+{
+    operands in = blank();
+    for (in.group = 2; in.group < LANES && !failed; in.group *= 2)
+        try_places(op, &in, in.group);
+}
+
+static void drive_mem_stride_group_groups(const operation *op)
+{
+    operands in = blank();
+    for (in.group = 2; in.group < LANES; in.group *= 2) {
+        for (in.count = 1; in.count <= LANES / in.group && !failed; in.count++) {
+            const size_t reach = (in.count - 1) * (in.group + STRIDE_EXTRA) + in.group;
+            for (in.constant = 0; in.constant <= 1; in.constant++)
+                try_places(op, &in, reach);
+        }
+    }
+}
+
+static void drive_mem_vec_stride_group_groups(const operation *op)
+{
+    drive_mem_stride_group_groups(op);
 }
 
 static void drive_vec_count(const operation *op)

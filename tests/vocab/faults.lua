@@ -20,6 +20,15 @@ local ROUNDS <const> = {
         load = function(ops) return { text = ops.load.text:gsub("%$1", "$1 + 1") } end,
         broadcast = function(ops) return { text = ops.broadcast.text:gsub("%$1", "$1 + 1") } end,
         store = function(ops) return { text = ops.store.text:gsub("%$1", "$1 - 1") } end,
+        spread = function(ops)
+            return { text = ops.spread.text:gsub("%$1", "$1 + 1"), helper = ops.spread.helper }
+        end,
+        join = function(ops)
+            return { text = ops.join.text:gsub("%$1", "$1 + 1"), helper = ops.join.helper }
+        end,
+        split = function(ops)
+            return { text = ops.split.text:gsub("%$1", "$1 + 1"), helper = ops.split.helper }
+        end,
         load_part = function(ops) return ops.load end,
         store_part = function(ops) return ops.store end,
         add = function(ops) return ops.sub end,
@@ -55,6 +64,12 @@ local ROUNDS <const> = {
         prefetch = function() return { text = "*($1) = 0.0f" } end,
     },
     {
+        join = function(ops)
+            return { text = ops.join.text:gsub("%$4", "($4 - 1)"), helper = ops.join.helper }
+        end,
+        split = function(ops)
+            return { text = ops.split.text:gsub("%$5", "($5 - 1)"), helper = ops.split.helper }
+        end,
         load_part = function(ops)
             local text <const> = ops.load_part.text
             return { text = text:gsub("%$2", "($2 - 1)"), helper = ops.load_part.helper }
@@ -92,6 +107,9 @@ local ROUNDS <const> = {
 -- Numbers changed in helper texts: {helper, from, to, the ops that rely on it}.
 local HELPER_FAULTS <const> = {
     { "first_lanes", "8 %- count", "7 - count", { "load_part", "store_part" } },
+    { "spread", "group == 4", "group >= 2", { "spread" } },
+    { "join", "src %+ first %* stride", "src + stride", { "join" } },
+    { "split", "count %- first", "1", { "split" } },
     { "lanes_from", "16 %- skipped", "15 - skipped", { "lanes_from" } },
     { "lanes_from", "first < 16 %? 0xffffu << first : 0u", "0xffffu << (first & 15)",
         { "lanes_from" } },
@@ -116,9 +134,11 @@ local function copy_table(source)
     return copy
 end
 
--- Ops that do nothing on this ISA, so that nothing can be wrong with them.
-local function is_unused(data, op)
-    return data.lanes == 1 and op:find("_part$") ~= nil
+-- Ops that do nothing on this ISA, so that nothing can be wrong with them: one lane has no part and
+-- no group.
+local UNUSED <const> = { spread = true, join = true, split = true }
+function M.is_unused(data, op)
+    return data.lanes == 1 and (UNUSED[op] or op:find("_part$") ~= nil)
 end
 
 -- The vocabulary and the ISA with nothing but faults, and the list of their names.
@@ -136,7 +156,7 @@ function M.plant(data, vocabulary)
     end
     for _, round in ipairs(ROUNDS) do
         for op, make in pairs(round) do
-            if not is_unused(data, op) then
+            if not M.is_unused(data, op) then
                 local wrong <const> = make(data.ops)
                 add(op, wrong.text, wrong.helper)
             end

@@ -70,14 +70,16 @@ WRITE
 local PARAMETERS <const> = {
     { "pointer", "v1" }, { "pointer", "v2" }, { "pointer", "v3" },
     { "lengths", "m1" }, { "lengths", "m2" }, { "lengths", "m3" },
-    { "writable", "memory" }, { "size", "at" }, { "size", "count" }, { "int", "flag" },
+    { "writable", "memory" }, { "size", "at" }, { "size", "count" }, { "size", "group" },
+    { "size", "stride" }, { "int", "flag" },
     { "float", "scalar" }, { "writable", "vec_out" }, { "mask_lanes", "mask_out" },
     { "int_out", "number_out" },
 }
 local FIELDS <const> = {
     v1 = "in->vec[0]", v2 = "in->vec[1]", v3 = "in->vec[2]", m1 = "in->mask[0]",
     m2 = "in->mask[1]", m3 = "in->mask[2]", memory = "in->memory", at = "in->at",
-    count = "in->count", flag = "in->flag", scalar = "in->scalar", vec_out = "out->vec",
+    count = "in->count", group = "in->group", stride = "in->group + STRIDE_EXTRA",
+    flag = "in->flag", scalar = "in->scalar", vec_out = "out->vec",
     mask_out = "out->mask", number_out = "&out->number",
 }
 
@@ -85,7 +87,9 @@ local MEANING_ARGS <const> = {
     lanes = "const float *const a%d = in->vec[%d];",
     vec = "const float a%d = in->vec[%d][lane];", mask = "const int32_t a%d = in->mask[%d][lane];",
     mem = "float *const a%d = in->memory + in->at;", count = "const size_t a%d = in->count;",
-    size = "const size_t a%d = in->count;", bool = "const int a%d = in->flag;",
+    size = "const size_t a%d = in->count;", groups = "const size_t a%d = in->count;",
+    group = "const size_t a%d = in->group;",
+    stride = "const size_t a%d = in->group + STRIDE_EXTRA;", bool = "const int a%d = in->flag;",
     float = "const float a%d = in->scalar;",
 }
 local RESULTS <const> = { vec = "RESULT_VEC", mask = "RESULT_MASK", int = "RESULT_INT" }
@@ -116,8 +120,10 @@ local function apply_function(name, op, spec, count)
                 args[i] = body:let("mask", "a" .. i, "test_read_mask", "m" .. i)
             elseif kind == "mem" then
                 args[i] = ir.mem("memory", ir.var("at"))
-            elseif kind == "count" or kind == "size" then
+            elseif kind == "count" or kind == "size" or kind == "groups" then
                 args[i] = count
+            elseif kind == "group" or kind == "stride" then
+                args[i] = ir.var(kind)
             else
                 args[i] = ({ bool = "flag", float = "scalar" })[kind]
             end
@@ -152,7 +158,7 @@ end
 
 local function takes_count(spec)
     for _, kind in ipairs(spec.args or {}) do
-        if kind == "count" or kind == "size" then return kind end
+        if kind == "count" or kind == "size" or kind == "groups" then return kind end
     end
     return nil
 end
@@ -166,9 +172,9 @@ local function run_text(printer, op, spec, lanes)
     local kind <const> = takes_count(spec)
     if kind then
         lines[#lines + 1] = "    switch (in->constant ? in->count : SIZE_MAX) {"
-        local first <const>, last <const> = kind == "count" and 1 or 0,
-            kind == "count" and lanes - 1 or lanes + 2
-        for count = first, last do
+        local last <const> = { count = lanes - 1, groups = lanes // 2, size = lanes + 2 }
+        local first <const> = kind == "size" and 0 or 1
+        for count = first, last[kind] do
             local constant <const> = apply_function(("apply_%s_%d"):format(op, count), op, spec,
                 ir.index(count))
             printer:func(constant)

@@ -1,0 +1,151 @@
+-- Plans attention with lanes along heads: for short sequences of several heads, whose queries would
+-- leave most lanes empty and whose heads are narrow. Projections interleave the heads of a row,
+-- [dim][head] (gen/packing permutes the weights), so that a group of neighbouring floats is one
+-- element of every head: scores and context are element-wise, without sums across lanes or
+-- transposes. Where there are fewer heads than lanes, a vector holds the heads of several queries;
+-- keys and values are then repeated for each. With more heads, vectors take their heads in turn.
+local attention <const> = require("gen.plan.attention")
+local numbers <const> = require("gen.plan.numbers")
+local tiles <const> = require("gen.plan.tiles")
+
+local heads <const> = {}
+
+local ceil_div <const>, split_even <const> = numbers.ceil_div, numbers.split_even
+
+-- Keys up to which a row is one block, as with lanes along queries.
+local MOST_KEYS <const> = 384
+
+-- Cycles of one key and vector in the softmax, and of what a block of queries costs besides.
+local SOFTMAX_CYCLES <const>, BLOCK_CYCLES <const> = 8, 40
+
+-- Why the heads cannot lie along the lanes, or nil.
+function heads.obstacle(problem, lanes)
+    local H <const> = problem.heads
+    if problem.op ~= "mha" or not problem.output_projection then
+        return "needs the projections around it"
+    end
+    if problem.group > 1 then return "needs as many kv heads as heads" end
+    if problem.kv_cache then return "the cache holds head after head" end
+    if problem.masked or problem.return_weights then return "has neither masks nor weights" end
+    if problem.kv_len > MOST_KEYS then return ("has at most %d keys"):format(MOST_KEYS) end
+    if H % lanes ~= 0 and (H < 2 or lanes % H ~= 0) then
+        return "needs a multiple of the lanes, or heads that divide them"
+    end
+    return nil
+end
+
+-- Whether `form` leaves keys and values in rows of heads.
+function heads.fits_form(form)
+    return form.keys == "projected" and form.values == "projected"
+end
+
+-- Whether an item's keys and values stay in half of the first-level cache: every block of queries
+-- reads all of them.
+function heads.stays(problem, machine)
+    local floats <const> = problem.kv_len * problem.heads * (problem.head_dim
+        + problem.v_head_dim)
+    return floats * numbers.FLOAT_BYTES <= machine.target.l1d // 2
+end
+
+-- Vector instructions in the text of the kernel's attention.
+local function text_ops(problem, planned)
+    local ops = 20
+    for _, block in ipairs(planned.blocks) do
+        local copies <const> = planned.straight and block.count or 1
+        local v <const>, once = block.vectors, 0
+        for _, keys in ipairs(planned.key_groups) do
+            local count <const> = planned.straight and keys.count or 1
+            once = once + count * (planned.scores_unroll * (keys.size * v + keys.size + v)
+                + 14 * keys.size * v)
+        end
+        for _, dims in ipairs(planned.dim_groups) do
+            local count <const> = planned.straight and dims.count or 1
+            once = once + count * (planned.context_unroll * (dims.size * v + dims.size + v)
+                + 3 * dims.size * v)
+        end
+        ops = ops + copies * (once + 40 * v)
+    end
+    if planned.straight then
+        ops = ops + 10 * problem.batch * planned.head_vectors * planned.block_count
+    end
+    return ops
+end
+
+-- widths: {score, value}: depth of the scores and width of the values, a head.
+function heads.build(problem, machine, widths, straight)
+    local lanes <const>, H <const> = machine.lanes, problem.heads
+    local group <const> = math.min(H, lanes)
+    local queries_each <const> = lanes // group
+    local vectors <const> = ceil_div(problem.seq_len, queries_each)
+    local scores <const> = tiles.choose("scores", problem, machine,
+        -- exp2 of a tile needs registers of its own
+        { vectors = vectors, depth = widths.score, sums = machine.registers // 2 },
+        function(rows) return split_even(problem.kv_len, rows) end)
+    -- a block's context is one tile wide: its vectors are the scores'
+    local most <const> = math.max(1, (machine.registers - 1) // scores.vectors - 1)
+    local forced <const> = problem.plan.context or {}
+    if forced.vectors and forced.vectors ~= scores.vectors then
+        numbers.refuse("plan.context.vectors", forced.vectors,
+            'orientation "heads" has tiles as wide as those of the scores',
+            ("%d, or not given"):format(scores.vectors))
+    end
+    if forced.rows and forced.rows > most then
+        numbers.refuse("plan.context.rows", forced.rows, "needs too many vector registers",
+            ("at most %d with tiles of %d vectors on %s"):format(most, scores.vectors,
+                machine.name))
+    end
+    local dim_rows <const> = math.min(forced.rows or most, widths.value)
+    local blocks <const> = attention.query_blocks(problem.seq_len, queries_each,
+        scores.column_groups)
+    local width, cycles, block_count = 0, 0.0, 0
+    for _, block in ipairs(blocks) do
+        block.width = block.vectors * lanes
+        width = math.max(width, block.width)
+        block_count = block_count + block.count
+        cycles = cycles + block.count * (BLOCK_CYCLES + tiles.cycles(
+            split_even(widths.value, dim_rows), { { count = 1, size = block.vectors } },
+            problem.kv_len, machine))
+    end
+    local key_groups <const> = scores.row_groups
+    local one_tile <const> = #key_groups == 1 and key_groups[1].count == 1
+    local head_vectors <const> = H // group
+    local planned <const> = {
+        orientation = "heads", lanes = lanes, group = group, queries_each = queries_each,
+        head_vectors = head_vectors, blocks = blocks, block_count = block_count,
+        width = width,
+        key_groups = key_groups, key_rows = scores.rows, scores_vectors = scores.vectors,
+        scores_unroll = tiles.depth_unroll("scores", problem, widths.score,
+            scores.rows * scores.vectors, straight),
+        dim_groups = split_even(widths.value, dim_rows), context_rows = dim_rows,
+        context_vectors = scores.vectors,
+        context_unroll = tiles.depth_unroll("context", problem, problem.kv_len,
+            dim_rows * scores.vectors, straight),
+        -- the only tile of keys takes its queries from where they are
+        gathers = problem.fold.query_scale ~= 1.0 or queries_each > 1 and not one_tile,
+        key_block = problem.kv_len, straight = straight,
+        cycles = problem.batch * head_vectors * (scores.cycles + cycles),
+        softmax_cycles = problem.batch * head_vectors * vectors * problem.kv_len * SOFTMAX_CYCLES,
+        gather_cycles = problem.batch * head_vectors * vectors * widths.score,
+    }
+    planned.text_ops = text_ops(problem, planned)
+    return planned
+end
+
+-- The buffers of one part.
+function heads.part_buffers(_, planned, widths)
+    local list <const> = { floats = 0 }
+    local width <const> = planned.width
+    if planned.gathers then
+        numbers.add_buffer(list, "queries", widths.score * width,
+            "query block: [head_dim][query][head]")
+    end
+    numbers.add_buffer(list, "scores", planned.key_block * width,
+        "weights before division: [key][query][head]")
+    for _, one in ipairs({ { "maxima", "largest logit" }, { "references", "reference" },
+        { "sums", "sum of weights" }, { "inverse_sums", "1 / sum of weights" } }) do
+        numbers.add_buffer(list, one[1], width, one[2] .. " of each query and head")
+    end
+    return list
+end
+
+return heads

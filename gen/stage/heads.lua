@@ -1,0 +1,245 @@
+-- The attention phase with lanes along heads (gen/plan/heads.lua): walks (item, vector of heads,
+-- block of queries). A row of q, k, v and of the concatenated heads is [dim][head]; a vector is one
+-- element of every head of one or several queries, so that scores, softmax and context are
+-- element-wise.
+local ir <const> = require("gen.ir")
+local tile <const> = require("gen.tile")
+local softmax <const> = require("gen.stage.softmax")
+
+local heads <const> = {}
+
+-- Every variable a stage function may take, in parameter order.
+local parameters <const> = {
+    { "input", "query_rows" }, { "input", "key_rows" }, { "input", "value_rows" },
+    { "output", "out_rows" },
+    { "scratch", "scratch" }, { "scratch", "queries" }, { "scratch", "scores" },
+    { "scratch", "maxima" }, { "scratch", "references" }, { "scratch", "sums" },
+    { "scratch", "inverse_sums" },
+}
+
+-- Queries in vector `v` of the block.
+local function queries_in(ctx, v)
+    local each <const> = ctx.plan.attention.queries_each
+    return math.min(each, ctx.block.queries - v * each)
+end
+
+-- Element k of every head, of the queries of vector v, from rows of q.
+local function load_queries(block, ctx, name, from, v)
+    local planned <const> = ctx.plan.attention
+    if planned.queries_each == 1 then return block:let("vec", name, "load", from) end
+    return block:let("vec", name, "join", from, ir.index(ctx.plan.q.row),
+        ir.index(planned.group), ir.index(queries_in(ctx, v)))
+end
+
+-- The same element of a key or value for every query of a vector.
+local function spread(ctx)
+    local planned <const> = ctx.plan.attention
+    return function(block, name, from)
+        if planned.queries_each == 1 then return block:let("vec", name, "load", from) end
+        return block:let("vec", name, "spread", from, ir.index(planned.group))
+    end
+end
+
+local function query_mem(ctx, k, v)
+    local plan <const> = ctx.plan
+    return ir.offset(ctx.query_rows, v * (plan.attention.queries_each * plan.q.row)
+        + k * plan.q.dim)
+end
+
+-- queries[d][vector] of the block, times the scale where it is not in the weights.
+local function gather_queries(ctx)
+    local plan <const>, scale <const> = ctx.plan, ctx.problem.fold.query_scale
+    return ir.func("gather_queries" .. ctx.suffix,
+        { ("%d queries as vectors of heads: [head_dim][query][head]."):format(
+            ctx.block.queries) }, parameters, function(block)
+            if scale ~= 1.0 then block:let("vec", "scale", "splat", "QUERY_SCALE") end
+            block:each("d", plan.score_dim, ctx.straight, function(body, d)
+                for v = 0, ctx.block.vectors - 1 do
+                    local q = load_queries(body, ctx, "q" .. v, query_mem(ctx, d, v), v)
+                    if scale ~= 1.0 then
+                        q = body:let("vec", "scaled" .. v, "mul", q, "scale")
+                    end
+                    body:run("store", ir.offset(ctx.queries, d * ctx.block.width
+                        + v * ctx.lanes), q)
+                end
+            end)
+        end)
+end
+
+-- Weights of the keys in tiles of one height.
+local function scores_function(ctx, group, base)
+    local plan <const>, width <const> = ctx.plan, ctx.block.width
+    local planned <const>, vectors <const> = plan.attention, ctx.block.vectors
+    local rows <const> = group.size
+    return ir.func(("scores_%dkeys%s"):format(rows, ctx.suffix),
+        { ("Weights of keys from %d on, in tiles of %d."):format(base, rows) }, parameters,
+        function(block)
+            softmax.open(block, ctx)
+            block:each("tile", group.count, ctx.straight, function(body, i)
+                local key0 <const> = i * rows + base
+                local from <const> = body:pointer("pointer", "keys",
+                    ir.offset(ctx.key_rows, key0 * plan.k.row))
+                local out <const> = tile.carry(function(r, v)
+                    return ir.offset(ctx.scores, (key0 + r) * width + v * ctx.lanes)
+                end)
+                local c <const> = tile.product(body, {
+                    title = ("%d keys x %d vectors of queries"):format(rows, vectors),
+                    rows = rows, vectors = vectors, registers = plan.machine.registers,
+                    depth = plan.score_dim, unroll = planned.scores_unroll, index = ir.index,
+                    a = function(k, r) return ir.offset(from, k * plan.k.dim + r * plan.k.row) end,
+                    load_a = spread(ctx),
+                    b = function(k, v)
+                        return planned.gathers
+                            and ir.offset(ctx.queries, k * width + v * ctx.lanes)
+                            or query_mem(ctx, k, v)
+                    end,
+                    load_b = not planned.gathers and function(inner, name, mem, v)
+                        load_queries(inner, ctx, name, mem, v)
+                    end or nil,
+                    carry = out,
+                })
+                for r = 0, rows - 1 do
+                    for v = 0, vectors - 1 do
+                        out.store(body, softmax.weigh(body, ctx, r, v, c[r][v]), r, v)
+                    end
+                end
+            end)
+            softmax.close(block, ctx)
+        end)
+end
+
+-- Weighted values of dims in tiles of one height, divided by the sums.
+local function context_function(ctx, group, base)
+    local plan <const>, width <const> = ctx.plan, ctx.block.width
+    local planned <const>, vectors <const> = plan.attention, ctx.block.vectors
+    local rows <const> = group.size
+    return ir.func(("context_%ddims%s"):format(rows, ctx.suffix),
+        { ("Weighted values, dims from %d on, in tiles of %d, divided by the sums."):format(base,
+            rows) }, parameters,
+        function(block)
+            for v = 0, vectors - 1 do
+                block:let("vec", "inverse" .. v, "load",
+                    ir.offset(ctx.inverse_sums, v * ctx.lanes))
+            end
+            block:each("tile", group.count, ctx.straight, function(body, i)
+                local dim0 <const> = i * rows + base
+                local from <const> = body:pointer("pointer", "values",
+                    ir.offset(ctx.value_rows, dim0 * plan.v.dim))
+                local to <const> = body:pointer("writable", "to",
+                    ir.offset(ctx.out_rows, dim0 * plan.out.dim))
+                local c <const> = tile.product(body, {
+                    title = ("%d dims x %d vectors of queries"):format(rows, vectors),
+                    rows = rows, vectors = vectors, registers = plan.machine.registers,
+                    depth = ctx.problem.kv_len, unroll = planned.context_unroll,
+                    index = ir.index,
+                    a = function(k, r) return ir.offset(from, k * plan.v.row + r * plan.v.dim) end,
+                    load_a = spread(ctx),
+                    b = function(k, v)
+                        return ir.offset(ctx.scores, k * width + v * ctx.lanes)
+                    end,
+                })
+                for r = 0, rows - 1 do
+                    for v = 0, vectors - 1 do
+                        local value <const> = body:let("vec", ("o%d_%d"):format(r, v), "mul",
+                            c[r][v], "inverse" .. v)
+                        local at <const> = ir.offset(to, r * plan.out.dim
+                            + v * (planned.queries_each * plan.out.row))
+                        if planned.queries_each == 1 then
+                            body:run("store", at, value)
+                        else
+                            body:run("split", at, value, ir.index(plan.out.row),
+                                ir.index(planned.group), ir.index(queries_in(ctx, v)))
+                        end
+                    end
+                end
+            end)
+        end)
+end
+
+-- fn(group, first) for the groups of a list {count, size}.
+local function each_group(groups, visit)
+    local first = 0
+    for _, group in ipairs(groups) do
+        visit(group, first)
+        first = first + group.count * group.size
+    end
+end
+
+-- The function that attends for one kind of block of queries.
+local function build_block(phase, plan, block, suffix)
+    local planned <const>, problem <const> = plan.attention, plan.attention.problem
+    local ctx <const> = { plan = plan, problem = problem, block = block, suffix = suffix,
+        lanes = plan.machine.lanes, straight = plan.straight, parameters = parameters }
+    for _, param in ipairs(parameters) do ctx[param[2]] = ir.mem(param[2]) end
+    return phase:add(ir.func("attend" .. suffix,
+        { ("Attention of one vector of heads for %d queries."):format(block.queries) },
+        parameters, function(body)
+            for _, buffer in ipairs(plan.part_buffers) do
+                body:let("writable", buffer.name, "address", ir.mem("scratch", buffer.offset))
+            end
+            if planned.gathers then body:call(phase:add(gather_queries(ctx))) end
+            body:call(phase:add(softmax.start(ctx)))
+            local makers <const> = {}
+            each_group(planned.key_groups, function(group, first)
+                makers[#makers + 1] = phase:add(scores_function(ctx, group, first))
+                body:call(makers[#makers])
+            end)
+            local move <const> = phase:add(softmax.move(ctx))
+            softmax.settle(body, ctx, move, function(again)
+                for _, fn in ipairs(makers) do again:call(fn) end
+            end)
+            body:call(phase:add(softmax.finish(ctx)))
+            each_group(planned.dim_groups, function(group, first)
+                body:call(phase:add(context_function(ctx, group, first)))
+            end)
+        end))
+end
+
+-- Appends the attention phase to `kernel`.
+function heads.build(kernel, plan)
+    local planned <const>, problem <const> = plan.attention, plan.attention.problem
+    local phase <const> = kernel:phase("attention", "Attention: scores, softmax, context")
+    local q <const>, k <const>, v <const> = kernel:place(plan.q), kernel:place(plan.k),
+        kernel:place(plan.v)
+    local out <const> = kernel:place(plan.out)
+    local made <const> = {}
+    for i, block in ipairs(planned.blocks) do
+        made[i] = build_block(phase, plan, block, ("_%d"):format(block.queries)
+            .. (i > 2 and "_" .. i or ""))
+    end
+    local body <const> = phase.body
+    body:let("writable", "scratch", "address",
+        ir.mem("workspace", plan.straight and ir.index(plan.part_offset)
+            or ir.var("part") * plan.part_buffers.floats + plan.part_offset))
+    local head_vectors <const> = planned.head_vectors
+    local function unit(to, index)
+        local vector <const> = head_vectors == 1 and ir.index(0)
+            or to:size("head_vector", "remainder", index, ir.index(head_vectors))
+        local batch <const> = head_vectors == 1 and index
+            or to:size("batch", "quotient", index, ir.index(head_vectors))
+        local function place(tensor, layout, query)
+            return ir.offset(tensor, batch * layout.batch + vector * planned.group
+                + query * layout.row)
+        end
+        for i, block in ipairs(planned.blocks) do
+            to:each("block", block.count, plan.straight, function(inner, n)
+                local query <const> = n * block.queries + block.first
+                inner:call(made[i], {
+                    query_rows = place(q, plan.q, query), out_rows = place(out, plan.out, query),
+                    key_rows = place(k, plan.k, ir.index(0)),
+                    value_rows = place(v, plan.v, ir.index(0)),
+                })
+            end)
+        end
+    end
+    local units <const> = problem.batch * head_vectors
+    if plan.straight then
+        for i = 0, units - 1 do
+            body:scope(function(inner) unit(inner, ir.index(i)) end)
+        end
+    else
+        body:loop({ var = "unit", from = ir.var("part"), to = units, step = "parts" }, unit)
+    end
+end
+
+return heads

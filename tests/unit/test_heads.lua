@@ -1,0 +1,159 @@
+-- Attention with lanes along heads: when the planner chooses it, what it plans, what is refused.
+
+package.path = "./?.lua;./?/init.lua;" .. package.path
+local lu <const> = require("luaunit")
+
+local config <const> = require("gen.config")
+local fold <const> = require("gen.fold")
+local generate <const> = require("gen.generate")
+local isa <const> = require("gen.isa")
+local plan <const> = require("gen.plan")
+local problem <const> = require("gen.problem")
+local tiles <const> = require("gen.plan.tiles")
+
+local function record(fields, isa_name)
+    local raw <const> = { name = "planned", isa = isa_name or "avx2" }
+    for key, value in pairs(fields) do raw[key] = value end
+    local made <const>, errors = config.validate(raw, "plan.lua", "planned")
+    if not made then error(config.format_errors(errors)) end
+    return made
+end
+
+local function build_plan(fields, isa_name)
+    return plan.build(fold.apply(problem.build(record(fields, isa_name))),
+        isa.get(isa_name or "avx2"))
+end
+
+local function layer(more)
+    local fields <const> = { batch = 2, seq_len = 4, d_model = 64, heads = 8 }
+    for key, value in pairs(more or {}) do fields[key] = value end
+    return fields
+end
+
+local function along_heads(more)
+    local fields <const> = layer(more)
+    fields.plan = { scores = { orientation = "heads" } }
+    return fields
+end
+
+local function chosen(fields, isa_name)
+    return build_plan(fields, isa_name).attention.orientation
+end
+
+TestChoice = {}
+
+function TestChoice:test_short_sequences_of_narrow_heads()
+    for _, name in ipairs({ "avx2", "avx512" }) do
+        lu.assertEquals(chosen(layer(), name), "heads", name)
+        lu.assertEquals(chosen(layer({ d_model = 16, heads = 2 }), name), "heads", name)
+        lu.assertEquals(chosen(layer({ seq_len = 16, d_model = 16 }), name), "heads", name)
+        lu.assertEquals(chosen(layer({ seq_len = 128, d_model = 384, heads = 12 }), name),
+            "queries", name)
+    end
+end
+
+function TestChoice:test_a_wish_is_followed()
+    lu.assertEquals(chosen(layer({ plan = { scores = { orientation = "queries" } } })), "queries")
+    lu.assertEquals(chosen(layer({ plan = { scores = { rows = 2 } } })), "queries")
+    lu.assertEquals(chosen(along_heads({ seq_len = 100 })), "heads")
+end
+
+function TestChoice:test_the_reason_is_told()
+    local text <const> = generate.describe(generate.plan(record(layer())))
+    lu.assertStrContains(text, "K projected, V projected, heads interleaved (")
+    lu.assertStrMatches(text:match("attention: lanes [^\n]*"),
+        "attention: lanes along heads: %d+ cycles predicted")
+    lu.assertStrContains(generate.describe(generate.plan(record(along_heads()))),
+        "attention: lanes along heads: as the plan says")
+end
+
+TestHeadsPlan = {}
+
+local SHAPES <const> = {
+    along_heads(), along_heads({ seq_len = 13, heads = 2, d_model = 6 }),
+    along_heads({ heads = 32, d_model = 96, seq_len = 5 }),
+    along_heads({ seq_len = 1, kv_len = 40, cross = true }),
+}
+
+local function for_plans(check)
+    for _, name in ipairs(isa.names) do
+        for i, fields in ipairs(SHAPES) do
+            if fields.heads % isa.get(name).lanes == 0 or isa.get(name).lanes % fields.heads == 0
+            then
+                check(build_plan(fields, name), ("%s %d"):format(name, i))
+            end
+        end
+    end
+end
+
+function TestHeadsPlan:test_queries_and_heads_are_covered_once()
+    for_plans(function(built, label)
+        local attention <const>, first = built.attention, 0
+        for _, block in ipairs(attention.blocks) do
+            lu.assertEquals(block.first, first, label)
+            lu.assertTrue(block.queries <= block.vectors * attention.queries_each, label)
+            first = first + block.count * block.queries
+        end
+        lu.assertEquals(first, built.problem.seq_len, label)
+        lu.assertEquals(attention.group * attention.head_vectors, built.problem.heads, label)
+        lu.assertEquals(attention.group * attention.queries_each, built.machine.lanes, label)
+    end)
+end
+
+function TestHeadsPlan:test_tiles_fit_the_registers()
+    for_plans(function(built, label)
+        local attention <const>, registers <const> = built.attention, built.machine.registers
+        for _, block in ipairs(attention.blocks) do
+            for _, keys in ipairs(attention.key_groups) do
+                lu.assertTrue(tiles.tile_registers(keys.size, block.vectors) <= registers, label)
+            end
+            for _, dims in ipairs(attention.dim_groups) do
+                lu.assertTrue(tiles.tile_registers(dims.size, block.vectors) <= registers, label)
+            end
+        end
+    end)
+end
+
+function TestHeadsPlan:test_rows_are_interleaved()
+    for_plans(function(built, label)
+        for _, layout in ipairs({ built.q, built.k, built.v, built.out }) do
+            lu.assertEquals({ layout.head, layout.dim }, { 1, built.problem.heads }, label)
+        end
+        for _, product in ipairs(built.products) do lu.assertTrue(product.interleaved, label) end
+    end)
+end
+
+TestHeadsRefusals = {}
+
+local function refusal(fields, isa_name)
+    local ok <const>, found = pcall(build_plan, fields, isa_name)
+    lu.assertFalse(ok)
+    return found.errors[1]
+end
+
+function TestHeadsRefusals:test_what_cannot_be()
+    for _, case in ipairs({
+        { { mask = "causal" }, "masks" }, { { return_weights = "mean" }, "weights" },
+        { { kv_heads = 2 }, "kv heads" }, { { heads = 6, d_model = 48 }, "lanes" },
+        { { output_projection = false }, "projections" }, { { seq_len = 400 }, "384 keys" },
+        { { kv_cache = "append", kv_len = 8 }, "cache" },
+    }) do
+        local one <const> = refusal(along_heads(case[1]))
+        lu.assertEquals(one.key, "plan.scores.orientation")
+        lu.assertStrContains(one.message, case[2])
+    end
+    local folded <const> = along_heads()
+    folded.plan.fold = { vo = true }
+    lu.assertStrContains(refusal(folded).message, "projected keys and values")
+end
+
+function TestHeadsRefusals:test_context_tiles()
+    local wide <const> = along_heads()
+    wide.plan.context = { vectors = 5 }
+    lu.assertEquals(refusal(wide).key, "plan.context.vectors")
+    local tall <const> = along_heads()
+    tall.plan.context = { rows = 32 }
+    lu.assertEquals(refusal(tall).key, "plan.context.rows")
+end
+
+os.exit(lu.LuaUnit.run())
