@@ -265,7 +265,7 @@ local function candidates(problem, machine)
     for _, form in ipairs(forms.candidates(problem)) do
         list[#list + 1] = { form = form }
         if not forced and not obstacle and heads.fits_form(form)
-            and heads.stays(problem, machine) then
+            and heads.stays(problem, problem.target.l1d or machine.target.l1d) then
             list[#list + 1] = { form = form, along_heads = true }
         end
     end

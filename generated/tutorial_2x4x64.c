@@ -30,38 +30,36 @@
  *
  * Plan
  *   isa avx2, unroll auto: loops around unrolled tiles, phases 3
- *   fold: K projected, V projected (270.3 kFLOP, 11.4 k cycles predicted) rather than K
- *     projected, Wv after the context, no V (299.0 kFLOP, 13.4 k cycles predicted)
+ *   fold: K projected, V projected, heads interleaved (270.3 kFLOP, 10.9 k cycles predicted)
+ *     rather than K projected, V projected (270.3 kFLOP, 11.9 k cycles predicted)
  *   fold: logits in units of log2: softmax uses exp2 alone
  *   fold: scale folded into Wq and bq
  *   fold: K bias dropped: it shifts every logit of a row alike
  *   fold: V bias moved into the output bias: weights sum to 1
  *   q: 8 rows x 64 -> 64, tile 2x4 (rows x vectors), row tiles 4x2, 2 panels of 4 vectors, k
- *     unrolled by 8, stored head by head
+ *     unrolled by 8, stored by rows
  *   k: 8 rows x 64 -> 64, tile 2x4 (rows x vectors), row tiles 4x2, 2 panels of 4 vectors, k
- *     unrolled by 8, stored head by head
+ *     unrolled by 8, stored by rows
  *   v: 8 rows x 64 -> 64, tile 2x4 (rows x vectors), row tiles 4x2, 2 panels of 4 vectors, k
- *     unrolled by 8, stored head by head
+ *     unrolled by 8, stored by rows
  *   o: 8 rows x 64 -> 64, tile 2x4 (rows x vectors), row tiles 4x2, 2 panels of 4 vectors, k
  *     unrolled by 8, stored by rows
- *   attention: lanes along queries: 1651 cycles predicted with lanes along queries, 2086 along
- *     the head
- *   attention: 1 block of 4 queries (1 vectors), context row tiles 1x4
- *   scores: key tiles 1x4, k unrolled by 8
+ *   attention: lanes along heads: 824 cycles predicted
+ *   attention: 1 block of 4 queries (4 vectors), context row tiles 4x2
+ *   scores: key tiles 2x2, k unrolled by 8
  *   softmax: in the score tiles, whole rows, base 2, exact
- *   context: tile 4x1, k unrolled by 4
- *   matmul flops: projections 262144, core 8192; at least 11369 cycles
- *   bytes: packed 66048, workspace 8832 (640 more a part), stack under 8192, code about 6368
- *   workspace + 0: q, queries, head-major [head][row][dim]
- *   workspace + 512: k, keys, head-major [head][row][dim]
- *   workspace + 1024: v, values, head-major [head][row][dim]
- *   workspace + 1536: heads, concatenated heads [row][head][dim]
- *   workspace of a part + 0: queries, query block, transposed: [head_dim][queries]
- *   workspace of a part + 64: scores, weights before division: [keys][queries]
- *   workspace of a part + 96: maxima, largest logit so far of each query
- *   workspace of a part + 112: references, reference of each query
- *   workspace of a part + 128: sums, sum of weights of each query
- *   workspace of a part + 144: inverse_sums, 1 / sum of weights of each query
+ *   context: tile 2x4, k unrolled by 4
+ *   matmul flops: projections 262144, core 8192; at least 10862 cycles
+ *   bytes: packed 66048, workspace 10944 (1024 more a part), stack under 8192, code about 8800
+ *   workspace + 0: q, queries, heads interleaved [row][dim][head]
+ *   workspace + 656: k, keys, heads interleaved [row][dim][head]
+ *   workspace + 1312: v, values, heads interleaved [row][dim][head]
+ *   workspace + 1968: heads, concatenated heads [row][dim][head]
+ *   workspace of a part + 0: scores, weights before division: [key][query][head]
+ *   workspace of a part + 128: maxima, largest logit of each query and head
+ *   workspace of a part + 160: references, reference of each query and head
+ *   workspace of a part + 192: sums, sum of weights of each query and head
+ *   workspace of a part + 224: inverse_sums, 1 / sum of weights of each query and head
  */
 #include <immintrin.h>
 #include <stddef.h>
@@ -251,14 +249,14 @@ APART void project_32_biased_2x4(const float *restrict input, const float *restr
                 c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
             }
         }
-        _mm256_storeu_ps(out + 16 * tile, c0_0);
-        _mm256_storeu_ps(out + 16 * tile + 64, c0_1);
-        _mm256_storeu_ps(out + 16 * tile + 128, c0_2);
-        _mm256_storeu_ps(out + 16 * tile + 192, c0_3);
-        _mm256_storeu_ps(out + 16 * tile + 8, c1_0);
-        _mm256_storeu_ps(out + 16 * tile + 72, c1_1);
-        _mm256_storeu_ps(out + 16 * tile + 136, c1_2);
-        _mm256_storeu_ps(out + 16 * tile + 200, c1_3);
+        _mm256_storeu_ps(out + 160 * tile, c0_0);
+        _mm256_storeu_ps(out + 160 * tile + 8, c0_1);
+        _mm256_storeu_ps(out + 160 * tile + 16, c0_2);
+        _mm256_storeu_ps(out + 160 * tile + 24, c0_3);
+        _mm256_storeu_ps(out + 160 * tile + 80, c1_0);
+        _mm256_storeu_ps(out + 160 * tile + 88, c1_1);
+        _mm256_storeu_ps(out + 160 * tile + 96, c1_2);
+        _mm256_storeu_ps(out + 160 * tile + 104, c1_3);
     }
 }
 
@@ -407,14 +405,14 @@ APART void project_32_2x4(const float *restrict input, const float *restrict pan
                 c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
             }
         }
-        _mm256_storeu_ps(out + 16 * tile, c0_0);
-        _mm256_storeu_ps(out + 16 * tile + 64, c0_1);
-        _mm256_storeu_ps(out + 16 * tile + 128, c0_2);
-        _mm256_storeu_ps(out + 16 * tile + 192, c0_3);
-        _mm256_storeu_ps(out + 16 * tile + 8, c1_0);
-        _mm256_storeu_ps(out + 16 * tile + 72, c1_1);
-        _mm256_storeu_ps(out + 16 * tile + 136, c1_2);
-        _mm256_storeu_ps(out + 16 * tile + 200, c1_3);
+        _mm256_storeu_ps(out + 160 * tile, c0_0);
+        _mm256_storeu_ps(out + 160 * tile + 8, c0_1);
+        _mm256_storeu_ps(out + 160 * tile + 16, c0_2);
+        _mm256_storeu_ps(out + 160 * tile + 24, c0_3);
+        _mm256_storeu_ps(out + 160 * tile + 80, c1_0);
+        _mm256_storeu_ps(out + 160 * tile + 88, c1_1);
+        _mm256_storeu_ps(out + 160 * tile + 96, c1_2);
+        _mm256_storeu_ps(out + 160 * tile + 104, c1_3);
     }
 }
 
@@ -424,8 +422,8 @@ static void phase_project(const float *restrict weights, const attn_args *restri
 {
     const float *x = args->x;
     float *ws_q = workspace;
-    float *ws_k = workspace + 512;
-    float *ws_v = workspace + 1024;
+    float *ws_k = workspace + 656;
+    float *ws_v = workspace + 1312;
     /* queries */
     {
         const size_t first = 8 * part / parts;
@@ -436,7 +434,7 @@ static void phase_project(const float *restrict weights, const attn_args *restri
             const size_t begin = first > 4 * panel ? first - 4 * panel : 0;
             const size_t left = last > 4 * panel ? last - 4 * panel : 0;
             const size_t end = left < 4 ? left : 4;
-            project_32_biased_2x4(x, weights + 2080 * panel, ws_q + 256 * panel, begin, end);
+            project_32_biased_2x4(x, weights + 2080 * panel, ws_q + 32 * panel, begin, end);
         }
     }
     /* keys */
@@ -449,7 +447,7 @@ static void phase_project(const float *restrict weights, const attn_args *restri
             const size_t begin = first > 4 * panel ? first - 4 * panel : 0;
             const size_t left = last > 4 * panel ? last - 4 * panel : 0;
             const size_t end = left < 4 ? left : 4;
-            project_32_2x4(x, weights + 2048 * panel + 4160, ws_k + 256 * panel, begin, end);
+            project_32_2x4(x, weights + 2048 * panel + 4160, ws_k + 32 * panel, begin, end);
         }
     }
     /* values */
@@ -462,28 +460,12 @@ static void phase_project(const float *restrict weights, const attn_args *restri
             const size_t begin = first > 4 * panel ? first - 4 * panel : 0;
             const size_t left = last > 4 * panel ? last - 4 * panel : 0;
             const size_t end = left < 4 ? left : 4;
-            project_32_2x4(x, weights + 2048 * panel + 8256, ws_v + 256 * panel, begin, end);
+            project_32_2x4(x, weights + 2048 * panel + 8256, ws_v + 32 * panel, begin, end);
         }
     }
 }
 
 /* ---- Attention: scores, softmax, context ----------------------------------------------------- */
-
-/* 4 queries, transposed to [head_dim][query]. */
-static void gather_queries_4(const float *restrict query_rows, float *restrict queries)
-{
-    for (size_t row = 0; row < 4; row++) {
-        for (size_t column = 0; column < 8; column++) {
-            queries[8 * column + row] = query_rows[8 * row + column];
-        }
-    }
-    for (size_t row = 0; row < 8; row++) {
-        queries[8 * row + 4] = 0.0f;
-        queries[8 * row + 5] = 0.0f;
-        queries[8 * row + 6] = 0.0f;
-        queries[8 * row + 7] = 0.0f;
-    }
-}
 
 /* No key seen yet; every reference is 0. */
 static void start_softmax_4(float *restrict maxima, float *restrict references,
@@ -494,133 +476,222 @@ static void start_softmax_4(float *restrict maxima, float *restrict references,
     _mm256_storeu_ps(maxima, nothing);
     _mm256_storeu_ps(references, none);
     _mm256_storeu_ps(sums, none);
+    _mm256_storeu_ps(maxima + 8, nothing);
+    _mm256_storeu_ps(references + 8, none);
+    _mm256_storeu_ps(sums + 8, none);
+    _mm256_storeu_ps(maxima + 16, nothing);
+    _mm256_storeu_ps(references + 16, none);
+    _mm256_storeu_ps(sums + 16, none);
+    _mm256_storeu_ps(maxima + 24, nothing);
+    _mm256_storeu_ps(references + 24, none);
+    _mm256_storeu_ps(sums + 24, none);
 }
 
-/* Weights of keys from 0 on, in tiles of 4. */
-static void scores_4keys_4(const float *restrict key_rows, float *restrict queries,
+/* Weights of keys from 0 on, in tiles of 2. */
+static void scores_2keys_4(const float *restrict query_rows, const float *restrict key_rows,
     float *restrict scores, float *restrict maxima, float *restrict references,
     float *restrict sums)
 {
     const __m256 ref0 = _mm256_loadu_ps(references);
     __m256 max0 = _mm256_loadu_ps(maxima);
     __m256 sum0 = _mm256_loadu_ps(sums);
-    {
-        /* 4 keys x 8 queries */
+    const __m256 ref1 = _mm256_loadu_ps(references + 8);
+    __m256 max1 = _mm256_loadu_ps(maxima + 8);
+    __m256 sum1 = _mm256_loadu_ps(sums + 8);
+    const __m256 ref2 = _mm256_loadu_ps(references + 16);
+    __m256 max2 = _mm256_loadu_ps(maxima + 16);
+    __m256 sum2 = _mm256_loadu_ps(sums + 16);
+    const __m256 ref3 = _mm256_loadu_ps(references + 24);
+    __m256 max3 = _mm256_loadu_ps(maxima + 24);
+    __m256 sum3 = _mm256_loadu_ps(sums + 24);
+    for (size_t tile = 0; tile < 2; tile++) {
+        const float *keys = key_rows + 160 * tile;
+        /* 2 keys x 4 vectors of queries */
         __m256 c0_0 = _mm256_setzero_ps();
+        __m256 c0_1 = _mm256_setzero_ps();
+        __m256 c0_2 = _mm256_setzero_ps();
+        __m256 c0_3 = _mm256_setzero_ps();
         __m256 c1_0 = _mm256_setzero_ps();
-        __m256 c2_0 = _mm256_setzero_ps();
-        __m256 c3_0 = _mm256_setzero_ps();
+        __m256 c1_1 = _mm256_setzero_ps();
+        __m256 c1_2 = _mm256_setzero_ps();
+        __m256 c1_3 = _mm256_setzero_ps();
         {
-            const __m256 b0 = _mm256_loadu_ps(queries);
-            const __m256 a0 = _mm256_broadcast_ss(key_rows);
+            const __m256 b0 = _mm256_loadu_ps(query_rows);
+            const __m256 b1 = _mm256_loadu_ps(query_rows + 80);
+            const __m256 b2 = _mm256_loadu_ps(query_rows + 160);
+            const __m256 b3 = _mm256_loadu_ps(query_rows + 240);
+            const __m256 a0 = _mm256_loadu_ps(keys);
             c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            const __m256 a1 = _mm256_broadcast_ss(key_rows + 8);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+            c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
+            const __m256 a1 = _mm256_loadu_ps(keys + 80);
             c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            const __m256 a2 = _mm256_broadcast_ss(key_rows + 16);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            const __m256 a3 = _mm256_broadcast_ss(key_rows + 24);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
+            c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
         }
         {
-            const __m256 b0 = _mm256_loadu_ps(queries + 8);
-            const __m256 a0 = _mm256_broadcast_ss(key_rows + 1);
+            const __m256 b0 = _mm256_loadu_ps(query_rows + 8);
+            const __m256 b1 = _mm256_loadu_ps(query_rows + 88);
+            const __m256 b2 = _mm256_loadu_ps(query_rows + 168);
+            const __m256 b3 = _mm256_loadu_ps(query_rows + 248);
+            const __m256 a0 = _mm256_loadu_ps(keys + 8);
             c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            const __m256 a1 = _mm256_broadcast_ss(key_rows + 9);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+            c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
+            const __m256 a1 = _mm256_loadu_ps(keys + 88);
             c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            const __m256 a2 = _mm256_broadcast_ss(key_rows + 17);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            const __m256 a3 = _mm256_broadcast_ss(key_rows + 25);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
+            c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
         }
         {
-            const __m256 b0 = _mm256_loadu_ps(queries + 16);
-            const __m256 a0 = _mm256_broadcast_ss(key_rows + 2);
+            const __m256 b0 = _mm256_loadu_ps(query_rows + 16);
+            const __m256 b1 = _mm256_loadu_ps(query_rows + 96);
+            const __m256 b2 = _mm256_loadu_ps(query_rows + 176);
+            const __m256 b3 = _mm256_loadu_ps(query_rows + 256);
+            const __m256 a0 = _mm256_loadu_ps(keys + 16);
             c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            const __m256 a1 = _mm256_broadcast_ss(key_rows + 10);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+            c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
+            const __m256 a1 = _mm256_loadu_ps(keys + 96);
             c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            const __m256 a2 = _mm256_broadcast_ss(key_rows + 18);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            const __m256 a3 = _mm256_broadcast_ss(key_rows + 26);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
+            c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
         }
         {
-            const __m256 b0 = _mm256_loadu_ps(queries + 24);
-            const __m256 a0 = _mm256_broadcast_ss(key_rows + 3);
+            const __m256 b0 = _mm256_loadu_ps(query_rows + 24);
+            const __m256 b1 = _mm256_loadu_ps(query_rows + 104);
+            const __m256 b2 = _mm256_loadu_ps(query_rows + 184);
+            const __m256 b3 = _mm256_loadu_ps(query_rows + 264);
+            const __m256 a0 = _mm256_loadu_ps(keys + 24);
             c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            const __m256 a1 = _mm256_broadcast_ss(key_rows + 11);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+            c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
+            const __m256 a1 = _mm256_loadu_ps(keys + 104);
             c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            const __m256 a2 = _mm256_broadcast_ss(key_rows + 19);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            const __m256 a3 = _mm256_broadcast_ss(key_rows + 27);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
+            c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
         }
         {
-            const __m256 b0 = _mm256_loadu_ps(queries + 32);
-            const __m256 a0 = _mm256_broadcast_ss(key_rows + 4);
+            const __m256 b0 = _mm256_loadu_ps(query_rows + 32);
+            const __m256 b1 = _mm256_loadu_ps(query_rows + 112);
+            const __m256 b2 = _mm256_loadu_ps(query_rows + 192);
+            const __m256 b3 = _mm256_loadu_ps(query_rows + 272);
+            const __m256 a0 = _mm256_loadu_ps(keys + 32);
             c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            const __m256 a1 = _mm256_broadcast_ss(key_rows + 12);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+            c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
+            const __m256 a1 = _mm256_loadu_ps(keys + 112);
             c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            const __m256 a2 = _mm256_broadcast_ss(key_rows + 20);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            const __m256 a3 = _mm256_broadcast_ss(key_rows + 28);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
+            c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
         }
         {
-            const __m256 b0 = _mm256_loadu_ps(queries + 40);
-            const __m256 a0 = _mm256_broadcast_ss(key_rows + 5);
+            const __m256 b0 = _mm256_loadu_ps(query_rows + 40);
+            const __m256 b1 = _mm256_loadu_ps(query_rows + 120);
+            const __m256 b2 = _mm256_loadu_ps(query_rows + 200);
+            const __m256 b3 = _mm256_loadu_ps(query_rows + 280);
+            const __m256 a0 = _mm256_loadu_ps(keys + 40);
             c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            const __m256 a1 = _mm256_broadcast_ss(key_rows + 13);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+            c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
+            const __m256 a1 = _mm256_loadu_ps(keys + 120);
             c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            const __m256 a2 = _mm256_broadcast_ss(key_rows + 21);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            const __m256 a3 = _mm256_broadcast_ss(key_rows + 29);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
+            c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
         }
         {
-            const __m256 b0 = _mm256_loadu_ps(queries + 48);
-            const __m256 a0 = _mm256_broadcast_ss(key_rows + 6);
+            const __m256 b0 = _mm256_loadu_ps(query_rows + 48);
+            const __m256 b1 = _mm256_loadu_ps(query_rows + 128);
+            const __m256 b2 = _mm256_loadu_ps(query_rows + 208);
+            const __m256 b3 = _mm256_loadu_ps(query_rows + 288);
+            const __m256 a0 = _mm256_loadu_ps(keys + 48);
             c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            const __m256 a1 = _mm256_broadcast_ss(key_rows + 14);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+            c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
+            const __m256 a1 = _mm256_loadu_ps(keys + 128);
             c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            const __m256 a2 = _mm256_broadcast_ss(key_rows + 22);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            const __m256 a3 = _mm256_broadcast_ss(key_rows + 30);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
+            c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
         }
         {
-            const __m256 b0 = _mm256_loadu_ps(queries + 56);
-            const __m256 a0 = _mm256_broadcast_ss(key_rows + 7);
+            const __m256 b0 = _mm256_loadu_ps(query_rows + 56);
+            const __m256 b1 = _mm256_loadu_ps(query_rows + 136);
+            const __m256 b2 = _mm256_loadu_ps(query_rows + 216);
+            const __m256 b3 = _mm256_loadu_ps(query_rows + 296);
+            const __m256 a0 = _mm256_loadu_ps(keys + 56);
             c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-            const __m256 a1 = _mm256_broadcast_ss(key_rows + 15);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+            c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
+            const __m256 a1 = _mm256_loadu_ps(keys + 136);
             c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-            const __m256 a2 = _mm256_broadcast_ss(key_rows + 23);
-            c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-            const __m256 a3 = _mm256_broadcast_ss(key_rows + 31);
-            c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
+            c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
         }
         max0 = _mm256_max_ps(max0, c0_0);
         const __m256 x0_0 = _mm256_sub_ps(c0_0, ref0);
         const __m256 p0_0 = vec_exp2(x0_0);
         sum0 = _mm256_add_ps(sum0, p0_0);
-        _mm256_storeu_ps(scores, p0_0);
+        _mm256_storeu_ps(scores + 64 * tile, p0_0);
+        max1 = _mm256_max_ps(max1, c0_1);
+        const __m256 x0_1 = _mm256_sub_ps(c0_1, ref1);
+        const __m256 p0_1 = vec_exp2(x0_1);
+        sum1 = _mm256_add_ps(sum1, p0_1);
+        _mm256_storeu_ps(scores + 64 * tile + 8, p0_1);
+        max2 = _mm256_max_ps(max2, c0_2);
+        const __m256 x0_2 = _mm256_sub_ps(c0_2, ref2);
+        const __m256 p0_2 = vec_exp2(x0_2);
+        sum2 = _mm256_add_ps(sum2, p0_2);
+        _mm256_storeu_ps(scores + 64 * tile + 16, p0_2);
+        max3 = _mm256_max_ps(max3, c0_3);
+        const __m256 x0_3 = _mm256_sub_ps(c0_3, ref3);
+        const __m256 p0_3 = vec_exp2(x0_3);
+        sum3 = _mm256_add_ps(sum3, p0_3);
+        _mm256_storeu_ps(scores + 64 * tile + 24, p0_3);
         max0 = _mm256_max_ps(max0, c1_0);
         const __m256 x1_0 = _mm256_sub_ps(c1_0, ref0);
         const __m256 p1_0 = vec_exp2(x1_0);
         sum0 = _mm256_add_ps(sum0, p1_0);
-        _mm256_storeu_ps(scores + 8, p1_0);
-        max0 = _mm256_max_ps(max0, c2_0);
-        const __m256 x2_0 = _mm256_sub_ps(c2_0, ref0);
-        const __m256 p2_0 = vec_exp2(x2_0);
-        sum0 = _mm256_add_ps(sum0, p2_0);
-        _mm256_storeu_ps(scores + 16, p2_0);
-        max0 = _mm256_max_ps(max0, c3_0);
-        const __m256 x3_0 = _mm256_sub_ps(c3_0, ref0);
-        const __m256 p3_0 = vec_exp2(x3_0);
-        sum0 = _mm256_add_ps(sum0, p3_0);
-        _mm256_storeu_ps(scores + 24, p3_0);
+        _mm256_storeu_ps(scores + 64 * tile + 32, p1_0);
+        max1 = _mm256_max_ps(max1, c1_1);
+        const __m256 x1_1 = _mm256_sub_ps(c1_1, ref1);
+        const __m256 p1_1 = vec_exp2(x1_1);
+        sum1 = _mm256_add_ps(sum1, p1_1);
+        _mm256_storeu_ps(scores + 64 * tile + 40, p1_1);
+        max2 = _mm256_max_ps(max2, c1_2);
+        const __m256 x1_2 = _mm256_sub_ps(c1_2, ref2);
+        const __m256 p1_2 = vec_exp2(x1_2);
+        sum2 = _mm256_add_ps(sum2, p1_2);
+        _mm256_storeu_ps(scores + 64 * tile + 48, p1_2);
+        max3 = _mm256_max_ps(max3, c1_3);
+        const __m256 x1_3 = _mm256_sub_ps(c1_3, ref3);
+        const __m256 p1_3 = vec_exp2(x1_3);
+        sum3 = _mm256_add_ps(sum3, p1_3);
+        _mm256_storeu_ps(scores + 64 * tile + 56, p1_3);
     }
     _mm256_storeu_ps(maxima, max0);
     _mm256_storeu_ps(sums, sum0);
+    _mm256_storeu_ps(maxima + 8, max1);
+    _mm256_storeu_ps(sums + 8, sum1);
+    _mm256_storeu_ps(maxima + 16, max2);
+    _mm256_storeu_ps(sums + 16, sum2);
+    _mm256_storeu_ps(maxima + 24, max3);
+    _mm256_storeu_ps(sums + 24, sum3);
 }
 
 /* References out of reach move to their maximum, rounded up. */
@@ -640,6 +711,36 @@ static void move_references_4(float *restrict maxima, float *restrict references
     const __m256 new0 = _mm256_blendv_ps(ref0, whole0, far0);
     _mm256_storeu_ps(references, new0);
     _mm256_storeu_ps(sums, none);
+    const __m256 ref1 = _mm256_loadu_ps(references + 8);
+    const __m256 max1 = _mm256_loadu_ps(maxima + 8);
+    const __m256 above1 = _mm256_sub_ps(max1, ref1);
+    const __m256 off1 = _mm256_sub_ps(above1, middle);
+    const __m256 square1 = _mm256_mul_ps(off1, off1);
+    const __m256 far1 = _mm256_cmp_ps(square1, reach, _CMP_GT_OQ);
+    const __m256 whole1 = _mm256_ceil_ps(max1);
+    const __m256 new1 = _mm256_blendv_ps(ref1, whole1, far1);
+    _mm256_storeu_ps(references + 8, new1);
+    _mm256_storeu_ps(sums + 8, none);
+    const __m256 ref2 = _mm256_loadu_ps(references + 16);
+    const __m256 max2 = _mm256_loadu_ps(maxima + 16);
+    const __m256 above2 = _mm256_sub_ps(max2, ref2);
+    const __m256 off2 = _mm256_sub_ps(above2, middle);
+    const __m256 square2 = _mm256_mul_ps(off2, off2);
+    const __m256 far2 = _mm256_cmp_ps(square2, reach, _CMP_GT_OQ);
+    const __m256 whole2 = _mm256_ceil_ps(max2);
+    const __m256 new2 = _mm256_blendv_ps(ref2, whole2, far2);
+    _mm256_storeu_ps(references + 16, new2);
+    _mm256_storeu_ps(sums + 16, none);
+    const __m256 ref3 = _mm256_loadu_ps(references + 24);
+    const __m256 max3 = _mm256_loadu_ps(maxima + 24);
+    const __m256 above3 = _mm256_sub_ps(max3, ref3);
+    const __m256 off3 = _mm256_sub_ps(above3, middle);
+    const __m256 square3 = _mm256_mul_ps(off3, off3);
+    const __m256 far3 = _mm256_cmp_ps(square3, reach, _CMP_GT_OQ);
+    const __m256 whole3 = _mm256_ceil_ps(max3);
+    const __m256 new3 = _mm256_blendv_ps(ref3, whole3, far3);
+    _mm256_storeu_ps(references + 24, new3);
+    _mm256_storeu_ps(sums + 24, none);
 }
 
 /* 1 / sum of each query's weights. */
@@ -649,88 +750,131 @@ static void invert_sums_4(float *restrict sums, float *restrict inverse_sums)
     const __m256 sum0 = _mm256_loadu_ps(sums);
     const __m256 inverse0 = _mm256_div_ps(one, sum0);
     _mm256_storeu_ps(inverse_sums, inverse0);
+    const __m256 sum1 = _mm256_loadu_ps(sums + 8);
+    const __m256 inverse1 = _mm256_div_ps(one, sum1);
+    _mm256_storeu_ps(inverse_sums + 8, inverse1);
+    const __m256 sum2 = _mm256_loadu_ps(sums + 16);
+    const __m256 inverse2 = _mm256_div_ps(one, sum2);
+    _mm256_storeu_ps(inverse_sums + 16, inverse2);
+    const __m256 sum3 = _mm256_loadu_ps(sums + 24);
+    const __m256 inverse3 = _mm256_div_ps(one, sum3);
+    _mm256_storeu_ps(inverse_sums + 24, inverse3);
 }
 
-/* Weighted values of queries 0 to 3, 8 columns from 0, divided by the sums. */
-static void context_4_4x1(const float *restrict value_rows, float *restrict out_rows,
+/* Weighted values, dims from 0 on, in tiles of 2, divided by the sums. */
+static void context_2dims_4(const float *restrict value_rows, float *restrict out_rows,
     float *restrict scores, float *restrict inverse_sums)
 {
-    /* 4 queries x 8 values */
-    __m256 c0_0 = _mm256_setzero_ps();
-    __m256 c1_0 = _mm256_setzero_ps();
-    __m256 c2_0 = _mm256_setzero_ps();
-    __m256 c3_0 = _mm256_setzero_ps();
-    {
-        const __m256 b0 = _mm256_loadu_ps(value_rows);
-        const __m256 a0 = _mm256_broadcast_ss(scores);
-        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-        const __m256 a1 = _mm256_broadcast_ss(scores + 1);
-        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-        const __m256 a2 = _mm256_broadcast_ss(scores + 2);
-        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-        const __m256 a3 = _mm256_broadcast_ss(scores + 3);
-        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
+    const __m256 inverse0 = _mm256_loadu_ps(inverse_sums);
+    const __m256 inverse1 = _mm256_loadu_ps(inverse_sums + 8);
+    const __m256 inverse2 = _mm256_loadu_ps(inverse_sums + 16);
+    const __m256 inverse3 = _mm256_loadu_ps(inverse_sums + 24);
+    for (size_t tile = 0; tile < 4; tile++) {
+        const float *values = value_rows + 16 * tile;
+        float *to = out_rows + 16 * tile;
+        /* 2 dims x 4 vectors of queries */
+        __m256 c0_0 = _mm256_setzero_ps();
+        __m256 c0_1 = _mm256_setzero_ps();
+        __m256 c0_2 = _mm256_setzero_ps();
+        __m256 c0_3 = _mm256_setzero_ps();
+        __m256 c1_0 = _mm256_setzero_ps();
+        __m256 c1_1 = _mm256_setzero_ps();
+        __m256 c1_2 = _mm256_setzero_ps();
+        __m256 c1_3 = _mm256_setzero_ps();
+        {
+            const __m256 b0 = _mm256_loadu_ps(scores);
+            const __m256 b1 = _mm256_loadu_ps(scores + 8);
+            const __m256 b2 = _mm256_loadu_ps(scores + 16);
+            const __m256 b3 = _mm256_loadu_ps(scores + 24);
+            const __m256 a0 = _mm256_loadu_ps(values);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+            c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
+            const __m256 a1 = _mm256_loadu_ps(values + 8);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
+            c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(scores + 32);
+            const __m256 b1 = _mm256_loadu_ps(scores + 40);
+            const __m256 b2 = _mm256_loadu_ps(scores + 48);
+            const __m256 b3 = _mm256_loadu_ps(scores + 56);
+            const __m256 a0 = _mm256_loadu_ps(values + 80);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+            c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
+            const __m256 a1 = _mm256_loadu_ps(values + 88);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
+            c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(scores + 64);
+            const __m256 b1 = _mm256_loadu_ps(scores + 72);
+            const __m256 b2 = _mm256_loadu_ps(scores + 80);
+            const __m256 b3 = _mm256_loadu_ps(scores + 88);
+            const __m256 a0 = _mm256_loadu_ps(values + 160);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+            c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
+            const __m256 a1 = _mm256_loadu_ps(values + 168);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
+            c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(scores + 96);
+            const __m256 b1 = _mm256_loadu_ps(scores + 104);
+            const __m256 b2 = _mm256_loadu_ps(scores + 112);
+            const __m256 b3 = _mm256_loadu_ps(scores + 120);
+            const __m256 a0 = _mm256_loadu_ps(values + 240);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+            c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
+            const __m256 a1 = _mm256_loadu_ps(values + 248);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
+            c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
+        }
+        const __m256 o0_0 = _mm256_mul_ps(c0_0, inverse0);
+        _mm256_storeu_ps(to, o0_0);
+        const __m256 o0_1 = _mm256_mul_ps(c0_1, inverse1);
+        _mm256_storeu_ps(to + 64, o0_1);
+        const __m256 o0_2 = _mm256_mul_ps(c0_2, inverse2);
+        _mm256_storeu_ps(to + 128, o0_2);
+        const __m256 o0_3 = _mm256_mul_ps(c0_3, inverse3);
+        _mm256_storeu_ps(to + 192, o0_3);
+        const __m256 o1_0 = _mm256_mul_ps(c1_0, inverse0);
+        _mm256_storeu_ps(to + 8, o1_0);
+        const __m256 o1_1 = _mm256_mul_ps(c1_1, inverse1);
+        _mm256_storeu_ps(to + 72, o1_1);
+        const __m256 o1_2 = _mm256_mul_ps(c1_2, inverse2);
+        _mm256_storeu_ps(to + 136, o1_2);
+        const __m256 o1_3 = _mm256_mul_ps(c1_3, inverse3);
+        _mm256_storeu_ps(to + 200, o1_3);
     }
-    {
-        const __m256 b0 = _mm256_loadu_ps(value_rows + 8);
-        const __m256 a0 = _mm256_broadcast_ss(scores + 8);
-        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-        const __m256 a1 = _mm256_broadcast_ss(scores + 9);
-        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-        const __m256 a2 = _mm256_broadcast_ss(scores + 10);
-        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-        const __m256 a3 = _mm256_broadcast_ss(scores + 11);
-        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-    }
-    {
-        const __m256 b0 = _mm256_loadu_ps(value_rows + 16);
-        const __m256 a0 = _mm256_broadcast_ss(scores + 16);
-        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-        const __m256 a1 = _mm256_broadcast_ss(scores + 17);
-        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-        const __m256 a2 = _mm256_broadcast_ss(scores + 18);
-        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-        const __m256 a3 = _mm256_broadcast_ss(scores + 19);
-        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-    }
-    {
-        const __m256 b0 = _mm256_loadu_ps(value_rows + 24);
-        const __m256 a0 = _mm256_broadcast_ss(scores + 24);
-        c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
-        const __m256 a1 = _mm256_broadcast_ss(scores + 25);
-        c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
-        const __m256 a2 = _mm256_broadcast_ss(scores + 26);
-        c2_0 = _mm256_fmadd_ps(a2, b0, c2_0);
-        const __m256 a3 = _mm256_broadcast_ss(scores + 27);
-        c3_0 = _mm256_fmadd_ps(a3, b0, c3_0);
-    }
-    const __m256 inverse0 = _mm256_broadcast_ss(inverse_sums);
-    const __m256 o0_0 = _mm256_mul_ps(c0_0, inverse0);
-    _mm256_storeu_ps(out_rows, o0_0);
-    const __m256 inverse1 = _mm256_broadcast_ss(inverse_sums + 1);
-    const __m256 o1_0 = _mm256_mul_ps(c1_0, inverse1);
-    _mm256_storeu_ps(out_rows + 64, o1_0);
-    const __m256 inverse2 = _mm256_broadcast_ss(inverse_sums + 2);
-    const __m256 o2_0 = _mm256_mul_ps(c2_0, inverse2);
-    _mm256_storeu_ps(out_rows + 128, o2_0);
-    const __m256 inverse3 = _mm256_broadcast_ss(inverse_sums + 3);
-    const __m256 o3_0 = _mm256_mul_ps(c3_0, inverse3);
-    _mm256_storeu_ps(out_rows + 192, o3_0);
 }
 
-/* Attention of one head for 4 queries. */
+/* Attention of one vector of heads for 4 queries. */
 static void attend_4(const float *restrict query_rows, const float *restrict key_rows,
     const float *restrict value_rows, float *restrict out_rows, float *restrict scratch)
 {
-    float *queries = scratch;
-    float *scores = scratch + 64;
-    float *maxima = scratch + 96;
-    float *references = scratch + 112;
-    float *sums = scratch + 128;
-    float *inverse_sums = scratch + 144;
-    gather_queries_4(query_rows, queries);
+    float *scores = scratch;
+    float *maxima = scratch + 128;
+    float *references = scratch + 160;
+    float *sums = scratch + 192;
+    float *inverse_sums = scratch + 224;
     start_softmax_4(maxima, references, sums);
-    scores_4keys_4(key_rows, queries, scores, maxima, references, sums);
+    scores_2keys_4(query_rows, key_rows, scores, maxima, references, sums);
     const __m256 middle = _mm256_set1_ps(8.0f);
     const __m256 reach = _mm256_set1_ps(576.0f);
     const __m256 ref0 = _mm256_loadu_ps(references);
@@ -739,29 +883,46 @@ static void attend_4(const float *restrict query_rows, const float *restrict key
     const __m256 off0 = _mm256_sub_ps(above0, middle);
     const __m256 square0 = _mm256_mul_ps(off0, off0);
     const int far0 = _mm256_movemask_ps(_mm256_cmp_ps(square0, reach, _CMP_GT_OQ));
-    if (far0) {
+    const __m256 ref1 = _mm256_loadu_ps(references + 8);
+    const __m256 max1 = _mm256_loadu_ps(maxima + 8);
+    const __m256 above1 = _mm256_sub_ps(max1, ref1);
+    const __m256 off1 = _mm256_sub_ps(above1, middle);
+    const __m256 square1 = _mm256_mul_ps(off1, off1);
+    const int far1 = _mm256_movemask_ps(_mm256_cmp_ps(square1, reach, _CMP_GT_OQ));
+    const int any_far1 = far0 | far1;
+    const __m256 ref2 = _mm256_loadu_ps(references + 16);
+    const __m256 max2 = _mm256_loadu_ps(maxima + 16);
+    const __m256 above2 = _mm256_sub_ps(max2, ref2);
+    const __m256 off2 = _mm256_sub_ps(above2, middle);
+    const __m256 square2 = _mm256_mul_ps(off2, off2);
+    const int far2 = _mm256_movemask_ps(_mm256_cmp_ps(square2, reach, _CMP_GT_OQ));
+    const int any_far2 = any_far1 | far2;
+    const __m256 ref3 = _mm256_loadu_ps(references + 24);
+    const __m256 max3 = _mm256_loadu_ps(maxima + 24);
+    const __m256 above3 = _mm256_sub_ps(max3, ref3);
+    const __m256 off3 = _mm256_sub_ps(above3, middle);
+    const __m256 square3 = _mm256_mul_ps(off3, off3);
+    const int far3 = _mm256_movemask_ps(_mm256_cmp_ps(square3, reach, _CMP_GT_OQ));
+    const int any_far3 = any_far2 | far3;
+    if (any_far3) {
         move_references_4(maxima, references, sums);
-        scores_4keys_4(key_rows, queries, scores, maxima, references, sums);
+        scores_2keys_4(query_rows, key_rows, scores, maxima, references, sums);
     }
     invert_sums_4(sums, inverse_sums);
-    context_4_4x1(value_rows, out_rows, scores, inverse_sums);
+    context_2dims_4(value_rows, out_rows, scores, inverse_sums);
 }
 
 /* Attention: scores, softmax, context. */
 static void phase_attention(float *restrict workspace, size_t part, size_t parts)
 {
     float *ws_q = workspace;
-    float *ws_k = workspace + 512;
-    float *ws_v = workspace + 1024;
-    float *ws_heads = workspace + 1536;
-    float *scratch = workspace + 160 * part + 2048;
-    const size_t first = 16 * part / parts;
-    const size_t last = 16 * (part + 1) / parts;
-    for (size_t nth = first; nth < last; nth++) {
-        const size_t batch = nth / 8;
-        const size_t unit = nth % 8;
-        attend_4(ws_q + 32 * batch + 64 * unit, ws_k + 32 * batch + 64 * unit,
-            ws_v + 32 * batch + 64 * unit, ws_heads + 256 * batch + 8 * unit, scratch);
+    float *ws_k = workspace + 656;
+    float *ws_v = workspace + 1312;
+    float *ws_heads = workspace + 1968;
+    float *scratch = workspace + 256 * part + 2480;
+    for (size_t unit = part; unit < 2; unit += parts) {
+        attend_4(ws_q + 320 * unit, ws_k + 320 * unit, ws_v + 320 * unit, ws_heads + 256 * unit,
+            scratch);
     }
 }
 
@@ -928,7 +1089,7 @@ static void phase_output(const float *restrict weights, const attn_args *restric
     float *restrict workspace, size_t part, size_t parts)
 {
     float *y = args->y;
-    float *ws_heads = workspace + 1536;
+    float *ws_heads = workspace + 1968;
     {
         const size_t first = 8 * part / parts;
         const size_t last = 8 * (part + 1) / parts;
@@ -1010,7 +1171,7 @@ const attn_kernel tutorial_2x4x64_kernel = {
     .phases = TUTORIAL_2X4X64_PHASES,
     .name = "tutorial_2x4x64",
     .isa = "avx2",
-    .layout_hash = UINT64_C(0x4b0ff54a7dd21ec3),
+    .layout_hash = UINT64_C(0xf4d1bae967967d46),
     .config_hash = UINT64_C(0x7f295a70f526650e),
     .batch = 2,
     .seq_len = 4,
@@ -1028,7 +1189,7 @@ const attn_kernel tutorial_2x4x64_kernel = {
     .workspace_bytes = TUTORIAL_2X4X64_WORKSPACE_BYTES,
     .part_bytes = TUTORIAL_2X4X64_PART_BYTES,
     .alignment = TUTORIAL_2X4X64_ALIGNMENT,
-    .cycles = UINT64_C(11369),
+    .cycles = UINT64_C(10862),
     .forward = tutorial_2x4x64_forward,
     .forward_part = tutorial_2x4x64_forward_part,
 };

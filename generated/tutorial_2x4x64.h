@@ -142,8 +142,8 @@ extern "C" {
 /* Bytes of the packed weights (0: none needed), of the workspace of one part and of every further
  * part; alignment of both; phases of tutorial_2x4x64_forward_part. */
 #define TUTORIAL_2X4X64_PACKED_BYTES 66048
-#define TUTORIAL_2X4X64_WORKSPACE_BYTES 8832
-#define TUTORIAL_2X4X64_PART_BYTES 640
+#define TUTORIAL_2X4X64_WORKSPACE_BYTES 10944
+#define TUTORIAL_2X4X64_PART_BYTES 1024
 #define TUTORIAL_2X4X64_ALIGNMENT 64
 #define TUTORIAL_2X4X64_PHASES 3
 

@@ -39,12 +39,12 @@ function heads.fits_form(form)
     return form.keys == "projected" and form.values == "projected"
 end
 
--- Whether an item's keys and values stay in half of the first-level cache: every block of queries
--- reads all of them.
-function heads.stays(problem, machine)
+-- Whether an item's keys and values stay in half of a first-level cache of `l1d` bytes: every block
+-- of queries reads all of them.
+function heads.stays(problem, l1d)
     local floats <const> = problem.kv_len * problem.heads * (problem.head_dim
         + problem.v_head_dim)
-    return floats * numbers.FLOAT_BYTES <= machine.target.l1d // 2
+    return floats * numbers.FLOAT_BYTES <= l1d // 2
 end
 
 -- Vector instructions in the text of the kernel's attention.
