@@ -51,19 +51,16 @@ end
 local function text_ops(problem, planned)
     local ops = 20
     for _, block in ipairs(planned.blocks) do
-        local copies <const> = planned.straight and block.count or 1
-        local v <const>, once = block.vectors, 0
+        local v <const> = block.vectors
         for _, keys in ipairs(planned.key_groups) do
-            local count <const> = planned.straight and keys.count or 1
-            once = once + count * (planned.scores_unroll * (keys.size * v + keys.size + v)
-                + 14 * keys.size * v)
+            ops = ops + planned.scores_unroll * (keys.size * v + keys.size + v)
+                + 14 * keys.size * v + (planned.straight and 10 * keys.count or 0)
         end
         for _, dims in ipairs(planned.dim_groups) do
-            local count <const> = planned.straight and dims.count or 1
-            once = once + count * (planned.context_unroll * (dims.size * v + dims.size + v)
-                + 3 * dims.size * v)
+            ops = ops + planned.context_unroll * (dims.size * v + dims.size + v)
+                + 3 * dims.size * v + (planned.straight and 10 * dims.count or 0)
         end
-        ops = ops + copies * (once + 40 * v)
+        ops = ops + 40 * v
     end
     if planned.straight then
         ops = ops + 10 * problem.batch * planned.head_vectors * planned.block_count

@@ -66,17 +66,36 @@ local function gather_queries(ctx)
         end)
 end
 
--- Weights of the keys in tiles of one height.
+-- Runs build(body, i) for the tiles of a group: in a loop or, in straight-line code, for the only
+-- tile of a function that is called for each; inlined one after the other compilers would load
+-- ahead for all of them and spill.
+local function each_tile(block, ctx, group, build)
+    block:each("tile", ctx.straight and 1 or group.count, false, build)
+end
+
+-- Calls `fn` for the tiles of `group` from `base` on; moved(first) gives the pointers of the tile
+-- that begins there.
+local function call_tiles(block, ctx, fn, group, base, moved)
+    if not ctx.straight then
+        block:call(fn)
+        return
+    end
+    fn.apart = group.count > 1
+    for i = 0, group.count - 1 do block:call(fn, moved(base + i * group.size)) end
+end
+
+-- Weights of the keys in tiles of one height; straight-line code has one tile.
 local function scores_function(ctx, group, base)
     local plan <const>, width <const> = ctx.plan, ctx.block.width
     local planned <const>, vectors <const> = plan.attention, ctx.block.vectors
     local rows <const> = group.size
     return ir.func(("scores_%dkeys%s"):format(rows, ctx.suffix),
-        { ("Weights of keys from %d on, in tiles of %d."):format(base, rows) }, parameters,
+        { ctx.straight and ("Weights of %d keys."):format(rows)
+            or ("Weights of keys from %d on, in tiles of %d."):format(base, rows) }, parameters,
         function(block)
             softmax.open(block, ctx)
-            block:each("tile", group.count, ctx.straight, function(body, i)
-                local key0 <const> = i * rows + base
+            each_tile(block, ctx, group, function(body, i)
+                local key0 <const> = i * rows + (ctx.straight and 0 or base)
                 local from <const> = body:pointer("pointer", "keys",
                     ir.offset(ctx.key_rows, key0 * plan.k.row))
                 local out <const> = tile.carry(function(r, v)
@@ -108,21 +127,23 @@ local function scores_function(ctx, group, base)
         end)
 end
 
--- Weighted values of dims in tiles of one height, divided by the sums.
+-- Weighted values of dims in tiles of one height, divided by the sums; straight-line code has one
+-- tile.
 local function context_function(ctx, group, base)
     local plan <const>, width <const> = ctx.plan, ctx.block.width
     local planned <const>, vectors <const> = plan.attention, ctx.block.vectors
     local rows <const> = group.size
     return ir.func(("context_%ddims%s"):format(rows, ctx.suffix),
-        { ("Weighted values, dims from %d on, in tiles of %d, divided by the sums."):format(base,
-            rows) }, parameters,
+        { ctx.straight and ("Weighted values of %d dims, divided by the sums."):format(rows)
+            or ("Weighted values, dims from %d on, in tiles of %d, divided by the sums."):format(
+                base, rows) }, parameters,
         function(block)
             for v = 0, vectors - 1 do
                 block:let("vec", "inverse" .. v, "load",
                     ir.offset(ctx.inverse_sums, v * ctx.lanes))
             end
-            block:each("tile", group.count, ctx.straight, function(body, i)
-                local dim0 <const> = i * rows + base
+            each_tile(block, ctx, group, function(body, i)
+                local dim0 <const> = i * rows + (ctx.straight and 0 or base)
                 local from <const> = body:pointer("pointer", "values",
                     ir.offset(ctx.value_rows, dim0 * plan.v.dim))
                 local to <const> = body:pointer("writable", "to",
@@ -180,17 +201,27 @@ local function build_block(phase, plan, block, suffix)
             if planned.gathers then body:call(phase:add(gather_queries(ctx))) end
             body:call(phase:add(softmax.start(ctx)))
             local makers <const> = {}
-            each_group(planned.key_groups, function(group, first)
-                makers[#makers + 1] = phase:add(scores_function(ctx, group, first))
-                body:call(makers[#makers])
-            end)
+            local function make_weights(to)
+                each_group(planned.key_groups, function(group, first)
+                    local fn <const> = makers[first]
+                        or phase:add(scores_function(ctx, group, first))
+                    makers[first] = fn
+                    call_tiles(to, ctx, fn, group, first, function(key)
+                        return { key_rows = ir.offset(ctx.key_rows, key * plan.k.row),
+                            scores = ir.offset(ctx.scores, key * block.width) }
+                    end)
+                end)
+            end
+            make_weights(body)
             local move <const> = phase:add(softmax.move(ctx))
-            softmax.settle(body, ctx, move, function(again)
-                for _, fn in ipairs(makers) do again:call(fn) end
-            end)
+            softmax.settle(body, ctx, move, make_weights)
             body:call(phase:add(softmax.finish(ctx)))
             each_group(planned.dim_groups, function(group, first)
-                body:call(phase:add(context_function(ctx, group, first)))
+                local fn <const> = phase:add(context_function(ctx, group, first))
+                call_tiles(body, ctx, fn, group, first, function(dim)
+                    return { value_rows = ir.offset(ctx.value_rows, dim * plan.v.dim),
+                        out_rows = ir.offset(ctx.out_rows, dim * plan.out.dim) }
+                end)
             end)
         end))
 end
