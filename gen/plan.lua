@@ -263,11 +263,11 @@ local function candidates(problem, machine)
         return list
     end
     for _, form in ipairs(forms.candidates(problem)) do
-        list[#list + 1] = { form = form }
         if not forced and not obstacle and heads.fits_form(form)
             and heads.stays(problem, problem.target.l1d or machine.target.l1d) then
             list[#list + 1] = { form = form, along_heads = true }
         end
+        list[#list + 1] = { form = form }
     end
     return list
 end

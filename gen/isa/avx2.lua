@@ -47,6 +47,7 @@ return {
         load_part = { text = "_mm256_maskload_ps($1, first_lanes($2))", helper = "first_lanes" },
         broadcast = { text = "_mm256_broadcast_ss($1)" },
         spread = { text = "spread($1, $2)", helper = "spread" },
+        spread_both = { text = "spread_both($1, $2, $3)", helper = "spread_both" },
         join = { text = "join_half($1, $2, $3, $4)", helper = "join_half" },
         split = { text = "split_half($1, $2, $3, $4, $5)", helper = "split_half" },
         store = { text = "_mm256_storeu_ps($1, $2)" },
@@ -88,6 +89,24 @@ static inline __m256 spread(const float *src, size_t group)
         return _mm256_broadcast_ps((const __m128 *)(const void *)src);
     const __m128i two = _mm_loadl_epi64((const __m128i *)(const void *)src);
     return _mm256_castpd_ps(_mm256_broadcastsd_pd(_mm_castsi128_pd(two)));
+}
+]] },
+        spread_both = { text = [[
+/* The group at src in every place of the lower half, the one `stride` behind it in the upper. */
+static inline __m256 spread_both(const float *src, size_t stride, size_t group)
+{
+    const float *next = src + stride;
+    __m128 low, high;
+    if (group == 4) {
+        low = _mm_loadu_ps(src);
+        high = _mm_loadu_ps(next);
+    } else {
+        const __m128i two = _mm_loadl_epi64((const __m128i *)(const void *)src);
+        const __m128i other = _mm_loadl_epi64((const __m128i *)(const void *)next);
+        low = _mm_castpd_ps(_mm_movedup_pd(_mm_castsi128_pd(two)));
+        high = _mm_castpd_ps(_mm_movedup_pd(_mm_castsi128_pd(other)));
+    }
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(low), high, 1);
 }
 ]] },
         lane_table = { text = [[
@@ -134,6 +153,34 @@ static inline __m256 pair_max(__m256 a, __m256 b)
 ]] },
         vec_exp2 = exp2_helper("vec_exp2", "exact"),
         vec_exp2_fast = exp2_helper("vec_exp2_fast", "fast"),
+        regroup_block = { text = [[
+/* Groups of 2 or 4 floats transposed: group j of row i becomes group i of row j. */
+static inline void regroup_block(const float *src, size_t src_stride, float *dst,
+                                 size_t dst_stride, size_t group)
+{
+    const __m256d a0 = _mm256_castps_pd(_mm256_loadu_ps(src));
+    const __m256d a1 = _mm256_castps_pd(_mm256_loadu_ps(src + src_stride));
+    __m256d b0 = a0, b1 = a1;
+    if (group == 2) {
+        const __m256d a2 = _mm256_castps_pd(_mm256_loadu_ps(src + 2 * src_stride));
+        const __m256d a3 = _mm256_castps_pd(_mm256_loadu_ps(src + 3 * src_stride));
+        const __m256d c0 = _mm256_unpacklo_pd(a2, a3), c1 = _mm256_unpackhi_pd(a2, a3);
+        b0 = _mm256_unpacklo_pd(a0, a1);
+        b1 = _mm256_unpackhi_pd(a0, a1);
+        _mm256_storeu_ps(dst + 2 * dst_stride,
+                         _mm256_castpd_ps(_mm256_permute2f128_pd(b0, c0, 0x31)));
+        _mm256_storeu_ps(dst + 3 * dst_stride,
+                         _mm256_castpd_ps(_mm256_permute2f128_pd(b1, c1, 0x31)));
+        b0 = _mm256_permute2f128_pd(b0, c0, 0x20);
+        b1 = _mm256_permute2f128_pd(b1, c1, 0x20);
+    } else {
+        b0 = _mm256_permute2f128_pd(a0, a1, 0x20);
+        b1 = _mm256_permute2f128_pd(a0, a1, 0x31);
+    }
+    _mm256_storeu_ps(dst, _mm256_castpd_ps(b0));
+    _mm256_storeu_ps(dst + dst_stride, _mm256_castpd_ps(b1));
+}
+]] },
         transpose_block = { text = [[
 /* dst[c * dst_stride + r] = src[r * src_stride + c] for an 8x8 block. */
 static inline void transpose_block(const float *src, size_t src_stride, float *dst,

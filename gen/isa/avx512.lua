@@ -66,6 +66,66 @@ local function transpose_text()
     return table.concat(lines, "\n")
 end
 
+-- Transposes of groups of 8, 4 and 2 floats: halves, quarters, 64-bit pairs before them.
+local function regroup_text()
+    local lines <const> = {}
+    local function put(format, ...) lines[#lines + 1] = format:format(...) end
+    put("/* Groups of 2, 4 or 8 floats transposed: group j of row i becomes group i of row j. */")
+    put("static inline void regroup_block(const float *src, size_t src_stride, float *dst,")
+    put("                                 size_t dst_stride, size_t group)")
+    put("{")
+    local function load(name, row)
+        put("        const __m512 %s = _mm512_loadu_ps(src + %d * src_stride);", name, row)
+    end
+    local function store(row, first, second, control)
+        put("        _mm512_storeu_ps(dst + %d * dst_stride, "
+            .. "_mm512_shuffle_f32x4(%s, %s, %s));", row, first, second, control)
+    end
+    local function shuffle(name, first, second, control)
+        put("        const __m512 %s = _mm512_shuffle_f32x4(%s, %s, %s);", name, first, second,
+            control)
+    end
+    put("    if (group == 8) {")
+    load("a0", 0)
+    load("a1", 1)
+    store(0, "a0", "a1", "0x44")
+    store(1, "a0", "a1", "0xee")
+    put("    } else if (group == 4) {")
+    for row = 0, 3 do load("a" .. row, row) end
+    for pair = 0, 1 do
+        shuffle("b" .. pair, "a" .. 2 * pair, "a" .. 2 * pair + 1, "0x44")
+        shuffle("c" .. pair, "a" .. 2 * pair, "a" .. 2 * pair + 1, "0xee")
+    end
+    store(0, "b0", "b1", "0x88")
+    store(1, "b0", "b1", "0xdd")
+    store(2, "c0", "c1", "0x88")
+    store(3, "c0", "c1", "0xdd")
+    put("    } else {")
+    for row = 0, 7 do load("a" .. row, row) end
+    for row = 0, 6, 2 do
+        for half, op in ipairs({ "lo", "hi" }) do
+            put("        const __m512 b%d = _mm512_castpd_ps(_mm512_unpack%s_pd("
+                .. "_mm512_castps_pd(a%d), _mm512_castps_pd(a%d)));", row + half - 1, op, row,
+                row + 1)
+        end
+    end
+    -- c, d: quarters 0, 2 and 1, 3 of the row pairs
+    for i = 0, 3 do
+        local first <const> = i // 2 * 4 + i % 2
+        shuffle("c" .. i, "b" .. first, "b" .. first + 2, "0x88")
+        shuffle("d" .. i, "b" .. first, "b" .. first + 2, "0xdd")
+    end
+    for i = 0, 1 do
+        store(i, "c" .. i, "c" .. i + 2, "0x88")
+        store(2 + i, "d" .. i, "d" .. i + 2, "0x88")
+        store(4 + i, "c" .. i, "c" .. i + 2, "0xdd")
+        store(6 + i, "d" .. i, "d" .. i + 2, "0xdd")
+    end
+    put("    }")
+    put("}\n")
+    return table.concat(lines, "\n")
+end
+
 return {
     name = "avx512",
     arch = "x86_64",
@@ -93,6 +153,7 @@ return {
         load_part = { text = "_mm512_maskz_loadu_ps((__mmask16)((1u << $2) - 1u), $1)" },
         broadcast = { text = "_mm512_set1_ps(*($1))" },
         spread = { text = "spread($1, $2)", helper = "spread" },
+        spread_both = { text = "spread_both($1, $2, $3)", helper = "spread_both" },
         join = { text = "join($1, $2, $3, $4)", helper = "join" },
         split = { text = "split($1, $2, $3, $4, $5)", helper = "split" },
         store = { text = "_mm512_storeu_ps($1, $2)" },
@@ -136,6 +197,25 @@ static inline __m512 spread(const float *src, size_t group)
         return _mm512_broadcast_f32x4(_mm_loadu_ps(src));
     const __m128i two = _mm_loadl_epi64((const __m128i *)(const void *)src);
     return _mm512_castpd_ps(_mm512_broadcastsd_pd(_mm_castsi128_pd(two)));
+}
+]] },
+        spread_both = { text = [[
+/* The group at src in every place of the lower half, the one `stride` behind it in the upper. */
+static inline __m512 spread_both(const float *src, size_t stride, size_t group)
+{
+    const float *next = src + stride;
+    if (group == 8) {
+        const __m512 low = _mm512_castps256_ps512(_mm256_loadu_ps(src));
+        return _mm512_insertf32x8(low, _mm256_loadu_ps(next), 1);
+    }
+    if (group == 4) {
+        const __m512 all = _mm512_broadcast_f32x4(_mm_loadu_ps(src));
+        return _mm512_mask_broadcast_f32x4(all, 0xff00, _mm_loadu_ps(next));
+    }
+    const __m128i two = _mm_loadl_epi64((const __m128i *)(const void *)src);
+    const __m128i other = _mm_loadl_epi64((const __m128i *)(const void *)next);
+    const __m512d all = _mm512_broadcastsd_pd(_mm_castsi128_pd(two));
+    return _mm512_castpd_ps(_mm512_mask_broadcastsd_pd(all, 0xf0, _mm_castsi128_pd(other)));
 }
 ]] },
         join = { needs = { "join_half" }, text = [[
@@ -192,5 +272,6 @@ static inline __m512 pair_max(__m512 a, __m512 b)
         vec_exp2 = exp2_helper("vec_exp2", "exact"),
         vec_exp2_fast = exp2_helper("vec_exp2_fast", "fast"),
         transpose_block = { text = transpose_text() },
+        regroup_block = { text = regroup_text() },
     }),
 }

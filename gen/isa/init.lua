@@ -31,6 +31,9 @@ isa.vocabulary = {
     -- groups of $group floats, a power of two below the lanes: one of them in every place; one from
     -- each of $count rows, zeros behind; and back to the rows
     spread = { result = "vec", args = { "mem", "group" }, meaning = "$1[$lane % $2]" },
+    -- the same for each half of a vector
+    spread_both = { result = "vec", args = { "mem", "stride", "group" },
+        meaning = "$1[2 * $lane / LANES * $2 + $lane % $3]" },
     join = { result = "vec", args = { "mem", "stride", "group", "groups" },
         meaning = "$lane / $3 < $4 ? $1[$lane / $3 * $2 + $lane % $3] : 0.0f" },
     split = { args = { "mem", "vec", "stride", "group", "groups" },
@@ -72,8 +75,9 @@ isa.vocabulary = {
 }
 
 -- C functions every ISA provides beside the ops: lanes x lanes transpose,
--- dst[c * dst_stride + r] = src[r * src_stride + c].
-isa.required_helpers = { "transpose_block" }
+-- dst[c * dst_stride + r] = src[r * src_stride + c]; and the same of groups of floats, as many rows
+-- as there are groups in a vector.
+isa.required_helpers = { "transpose_block", "regroup_block" }
 
 local loaded <const> = {}
 

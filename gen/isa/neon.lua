@@ -46,6 +46,7 @@ return {
         load_part = { text = "load_part($1, $2)", helper = "load_part" },
         broadcast = { text = "vld1q_dup_f32($1)" },
         spread = { text = "spread($1)", helper = "spread" },
+        spread_both = { text = "vcombine_f32(vld1_f32($1), vld1_f32($1 + $2))" },
         join = { text = "join($1, $2, $4)", helper = "join" },
         split = { text = "split($1, $2, $3, $5)", helper = "split" },
         store = { text = "vst1q_f32($1, $2)" },
@@ -151,6 +152,17 @@ static inline void prefetch_line(const float *src)
 ]] },
         vec_exp2 = exp2_helper("vec_exp2", "exact"),
         vec_exp2_fast = exp2_helper("vec_exp2_fast", "fast"),
+        regroup_block = { text = [[
+/* Groups of 2 floats transposed: group j of row i becomes group i of row j. */
+static inline void regroup_block(const float *src, size_t src_stride, float *dst,
+                                 size_t dst_stride, size_t group)
+{
+    const float32x4_t a0 = vld1q_f32(src), a1 = vld1q_f32(src + src_stride);
+    (void)group;
+    vst1q_f32(dst, vcombine_f32(vget_low_f32(a0), vget_low_f32(a1)));
+    vst1q_f32(dst + dst_stride, vcombine_f32(vget_high_f32(a0), vget_high_f32(a1)));
+}
+]] },
         transpose_block = { text = [[
 /* dst[c * dst_stride + r] = src[r * src_stride + c] for a 4x4 block. */
 static inline void transpose_block(const float *src, size_t src_stride, float *dst,

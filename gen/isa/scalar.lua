@@ -43,6 +43,7 @@ return {
         load_part = { text = "*($1)" },
         broadcast = { text = "*($1)" },
         spread = { text = "*($1)" },
+        spread_both = { text = "*($1)" },
         join = { text = "*($1)" },
         split = { text = "*($1) = $2" },
         store = { text = "*($1) = $2" },
@@ -83,6 +84,17 @@ static inline float round_up(float x)
 ]] },
         scalar_exp2 = exp2_helper("scalar_exp2", "exact"),
         scalar_exp2_fast = exp2_helper("scalar_exp2_fast", "fast"),
+        regroup_block = { text = [[
+/* One lane has no groups. */
+static inline void regroup_block(const float *src, size_t src_stride, float *dst,
+                                 size_t dst_stride, size_t group)
+{
+    (void)src_stride;
+    (void)dst_stride;
+    (void)group;
+    *dst = *src;
+}
+]] },
         transpose_block = { text = [[
 /* A 1x1 block: the strides do not matter. */
 static inline void transpose_block(const float *src, size_t src_stride, float *dst,

@@ -12,8 +12,8 @@ local heads <const> = {}
 
 local ceil_div <const>, split_even <const> = numbers.ceil_div, numbers.split_even
 
--- Keys up to which a row is one block, as with lanes along queries.
-local MOST_KEYS <const> = 384
+-- Short rows only: each is one block, its weights one chain of sums.
+local MOST_KEYS <const> = 128
 
 -- Cycles of one key and vector in the softmax, and of what a block of queries costs besides.
 local SOFTMAX_CYCLES <const>, BLOCK_CYCLES <const> = 8, 40
@@ -73,7 +73,10 @@ function heads.build(problem, machine, widths, straight)
     local lanes <const>, H <const> = machine.lanes, problem.heads
     local group <const> = math.min(H, lanes)
     local queries_each <const> = lanes // group
-    local vectors <const> = ceil_div(problem.seq_len, queries_each)
+    -- two items share a vector that the queries of one fill by half
+    local items <const> = 2 * problem.seq_len == queries_each and problem.batch % 2 == 0 and 2 or 1
+    local seq_len <const>, batch <const> = items * problem.seq_len, problem.batch // items
+    local vectors <const> = ceil_div(seq_len, queries_each)
     local scores <const> = tiles.choose("scores", problem, machine,
         -- exp2 of a tile needs registers of its own
         { vectors = vectors, depth = widths.score, sums = machine.registers // 2 },
@@ -92,7 +95,7 @@ function heads.build(problem, machine, widths, straight)
                 machine.name))
     end
     local dim_rows <const> = math.min(forced.rows or most, widths.value)
-    local blocks <const> = attention.query_blocks(problem.seq_len, queries_each,
+    local blocks <const> = attention.query_blocks(seq_len, queries_each,
         scores.column_groups)
     local width, cycles, block_count = 0, 0.0, 0
     for _, block in ipairs(blocks) do
@@ -106,8 +109,13 @@ function heads.build(problem, machine, widths, straight)
     local key_groups <const> = scores.row_groups
     local one_tile <const> = #key_groups == 1 and key_groups[1].count == 1
     local head_vectors <const> = H // group
+    -- as many dims as a vector has queries are transposed at once; two of each are as well joined
+    local function regroups(floats)
+        return queries_each > 2 and seq_len % queries_each == 0 and floats % queries_each == 0
+    end
     local planned <const> = {
         orientation = "heads", lanes = lanes, group = group, queries_each = queries_each,
+        items = items,
         head_vectors = head_vectors, blocks = blocks, block_count = block_count,
         width = width,
         key_groups = key_groups, key_rows = scores.rows, scores_vectors = scores.vectors,
@@ -117,12 +125,15 @@ function heads.build(problem, machine, widths, straight)
         context_vectors = scores.vectors,
         context_unroll = tiles.depth_unroll("context", problem, problem.kv_len,
             dim_rows * scores.vectors, straight),
+        regroups_queries = regroups(widths.score) and problem.fold.query_scale == 1.0,
+        regroups_values = regroups(widths.value),
         -- the only tile of keys takes its queries from where they are
-        gathers = problem.fold.query_scale ~= 1.0 or queries_each > 1 and not one_tile,
+        gathers = problem.fold.query_scale ~= 1.0 or regroups(widths.score)
+            or queries_each > 1 and not one_tile,
         key_block = problem.kv_len, straight = straight,
-        cycles = problem.batch * head_vectors * (scores.cycles + cycles),
-        softmax_cycles = problem.batch * head_vectors * vectors * problem.kv_len * SOFTMAX_CYCLES,
-        gather_cycles = problem.batch * head_vectors * vectors * widths.score,
+        cycles = batch * head_vectors * (scores.cycles + cycles),
+        softmax_cycles = batch * head_vectors * vectors * problem.kv_len * SOFTMAX_CYCLES,
+        gather_cycles = batch * head_vectors * vectors * widths.score,
     }
     planned.text_ops = text_ops(problem, planned)
     return planned
@@ -135,6 +146,10 @@ function heads.part_buffers(_, planned, widths)
     if planned.gathers then
         numbers.add_buffer(list, "queries", widths.score * width,
             "query block: [head_dim][query][head]")
+    end
+    if planned.regroups_values then
+        numbers.add_buffer(list, "outputs", widths.value * width,
+            "output of the block: [head_dim][query][head]")
     end
     numbers.add_buffer(list, "scores", planned.key_block * width,
         "weights before division: [key][query][head]")

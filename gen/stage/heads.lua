@@ -14,7 +14,7 @@ local parameters <const> = {
     { "output", "out_rows" },
     { "scratch", "scratch" }, { "scratch", "queries" }, { "scratch", "scores" },
     { "scratch", "maxima" }, { "scratch", "references" }, { "scratch", "sums" },
-    { "scratch", "inverse_sums" },
+    { "scratch", "inverse_sums" }, { "scratch", "outputs" },
 }
 
 -- Queries in vector `v` of the block.
@@ -32,9 +32,13 @@ local function load_queries(block, ctx, name, from, v)
 end
 
 -- The same element of a key or value for every query of a vector.
-local function spread(ctx)
+local function spread(ctx, layout)
     local planned <const> = ctx.plan.attention
     return function(block, name, from)
+        if planned.items > 1 then
+            return block:let("vec", name, "spread_both", from, ir.index(layout.batch),
+                ir.index(planned.group))
+        end
         if planned.queries_each == 1 then return block:let("vec", name, "load", from) end
         return block:let("vec", name, "spread", from, ir.index(planned.group))
     end
@@ -46,12 +50,29 @@ local function query_mem(ctx, k, v)
         + k * plan.q.dim)
 end
 
+-- Transposes the groups of all queries of the block, `dims` of them a query: between rows and
+-- [dim][query][head].
+local function regroup(block, ctx, dims, visit)
+    local each <const> = ctx.plan.attention.queries_each
+    block:each("dims", dims // each, ctx.straight, function(body, i)
+        for v = 0, ctx.block.vectors - 1 do visit(body, i * each, v) end
+    end)
+end
+
 -- queries[d][vector] of the block, times the scale where it is not in the weights.
 local function gather_queries(ctx)
     local plan <const>, scale <const> = ctx.plan, ctx.problem.fold.query_scale
     return ir.func("gather_queries" .. ctx.suffix,
         { ("%d queries as vectors of heads: [head_dim][query][head]."):format(
             ctx.block.queries) }, parameters, function(block)
+            if plan.attention.regroups_queries then
+                regroup(block, ctx, plan.score_dim, function(body, d, v)
+                    body:run("regroup", query_mem(ctx, d, v), ir.index(plan.q.row),
+                        ir.offset(ctx.queries, d * ctx.block.width + v * ctx.lanes),
+                        ir.index(ctx.block.width), ir.index(plan.attention.group))
+                end)
+                return
+            end
             if scale ~= 1.0 then block:let("vec", "scale", "splat", "QUERY_SCALE") end
             block:each("d", plan.score_dim, ctx.straight, function(body, d)
                 for v = 0, ctx.block.vectors - 1 do
@@ -106,7 +127,7 @@ local function scores_function(ctx, group, base)
                     rows = rows, vectors = vectors, registers = plan.machine.registers,
                     depth = plan.score_dim, unroll = planned.scores_unroll, index = ir.index,
                     a = function(k, r) return ir.offset(from, k * plan.k.dim + r * plan.k.row) end,
-                    load_a = spread(ctx),
+                    load_a = spread(ctx, plan.k),
                     b = function(k, v)
                         return planned.gathers
                             and ir.offset(ctx.queries, k * width + v * ctx.lanes)
@@ -146,15 +167,16 @@ local function context_function(ctx, group, base)
                 local dim0 <const> = i * rows + (ctx.straight and 0 or base)
                 local from <const> = body:pointer("pointer", "values",
                     ir.offset(ctx.value_rows, dim0 * plan.v.dim))
-                local to <const> = body:pointer("writable", "to",
-                    ir.offset(ctx.out_rows, dim0 * plan.out.dim))
+                local to <const> = body:pointer("writable", "to", planned.regroups_values
+                    and ir.offset(ctx.outputs, dim0 * width)
+                    or ir.offset(ctx.out_rows, dim0 * plan.out.dim))
                 local c <const> = tile.product(body, {
                     title = ("%d dims x %d vectors of queries"):format(rows, vectors),
                     rows = rows, vectors = vectors, registers = plan.machine.registers,
                     depth = ctx.problem.kv_len, unroll = planned.context_unroll,
                     index = ir.index,
                     a = function(k, r) return ir.offset(from, k * plan.v.row + r * plan.v.dim) end,
-                    load_a = spread(ctx),
+                    load_a = spread(ctx, plan.v),
                     b = function(k, v)
                         return ir.offset(ctx.scores, k * width + v * ctx.lanes)
                     end,
@@ -165,7 +187,9 @@ local function context_function(ctx, group, base)
                             c[r][v], "inverse" .. v)
                         local at <const> = ir.offset(to, r * plan.out.dim
                             + v * (planned.queries_each * plan.out.row))
-                        if planned.queries_each == 1 then
+                        if planned.regroups_values then
+                            body:run("store", ir.offset(to, r * width + v * ctx.lanes), value)
+                        elseif planned.queries_each == 1 then
                             body:run("store", at, value)
                         else
                             body:run("split", at, value, ir.index(plan.out.row),
@@ -173,6 +197,22 @@ local function context_function(ctx, group, base)
                         end
                     end
                 end
+            end)
+        end)
+end
+
+-- Rows of heads from the outputs of the block.
+local function scatter_outputs(ctx)
+    local plan <const>, width <const> = ctx.plan, ctx.block.width
+    local planned <const> = plan.attention
+    return ir.func("scatter_outputs" .. ctx.suffix,
+        { ("Outputs of %d queries, from [head_dim][query][head] to rows."):format(
+            ctx.block.queries) }, parameters, function(block)
+            regroup(block, ctx, plan.value_dim, function(body, d, v)
+                body:run("regroup", ir.offset(ctx.outputs, d * width + v * ctx.lanes),
+                    ir.index(width), ir.offset(ctx.out_rows,
+                        v * (planned.queries_each * plan.out.row) + d * plan.out.dim),
+                    ir.index(plan.out.row), ir.index(planned.group))
             end)
         end)
 end
@@ -220,9 +260,11 @@ local function build_block(phase, plan, block, suffix)
                 local fn <const> = phase:add(context_function(ctx, group, first))
                 call_tiles(body, ctx, fn, group, first, function(dim)
                     return { value_rows = ir.offset(ctx.value_rows, dim * plan.v.dim),
-                        out_rows = ir.offset(ctx.out_rows, dim * plan.out.dim) }
+                        out_rows = ir.offset(ctx.out_rows, dim * plan.out.dim),
+                        outputs = ir.offset(ctx.outputs, dim * block.width) }
                 end)
             end)
+            if planned.regroups_values then body:call(phase:add(scatter_outputs(ctx))) end
         end))
 end
 
@@ -249,7 +291,7 @@ function heads.build(kernel, plan)
         local batch <const> = head_vectors == 1 and index
             or to:size("batch", "quotient", index, ir.index(head_vectors))
         local function place(tensor, layout, query)
-            return ir.offset(tensor, batch * layout.batch + vector * planned.group
+            return ir.offset(tensor, batch * (planned.items * layout.batch) + vector * planned.group
                 + query * layout.row)
         end
         for i, block in ipairs(planned.blocks) do
@@ -263,7 +305,7 @@ function heads.build(kernel, plan)
             end)
         end
     end
-    local units <const> = problem.batch * head_vectors
+    local units <const> = problem.batch // planned.items * head_vectors
     if plan.straight then
         for i = 0, units - 1 do
             body:scope(function(inner) unit(inner, ir.index(i)) end)

@@ -70,7 +70,7 @@ end
 
 local function judged_names()
     local names <const> = program.op_names(isa.vocabulary)
-    names[#names + 1] = "transpose_block"
+    for _, helper in ipairs(isa.required_helpers) do names[#names + 1] = helper end
     return names
 end
 

@@ -499,6 +499,14 @@ static void drive_mem_group(const operation *op)
         try_places(op, &in, in.group);
 }
 
+/* Two groups, for ops that fill halves. */
+static void drive_mem_stride_group(const operation *op)
+{
+    operands in = blank();
+    for (in.group = 2; in.group < LANES && !failed; in.group *= 2)
+        try_places(op, &in, 2 * in.group + STRIDE_EXTRA);
+}
+
 static void drive_mem_stride_group_groups(const operation *op)
 {
     operands in = blank();
@@ -574,6 +582,57 @@ static void judge_transpose(transpose_fn *transpose)
         for (size_t j = 0; j < MOST + 2 * MARGIN && !failed; j++) {
             if (bits_of(dst[j]) != bits_of(want[j]))
                 fail("wrong element", j, dst[j], want[j]);
+        }
+    }
+}
+
+/* Group j of row i becomes group i of row j, nothing else is touched. */
+typedef void regroup_fn(const float *src, size_t src_stride, float *dst, size_t dst_stride,
+                        size_t group);
+
+static int survives_regroup(regroup_fn *regroup, const float *src, size_t src_stride, float *dst,
+                            size_t dst_stride, size_t group)
+{
+    if (sigsetjmp(escape, 1) != 0)
+        return 0;
+    regroup(src, src_stride, dst, dst_stride, group);
+    return 1;
+}
+
+static void judge_regroup(regroup_fn *regroup)
+{
+    static const size_t strides[] = {LANES, LANES + 3, 2 * LANES};
+    enum { MOST = (LANES / 2 + 1) * 2 * LANES, MARGIN = 8 };
+    static float dst[MOST + 2 * MARGIN], want[MOST + 2 * MARGIN];
+    current = "regroup_block";
+    failed = 0;
+    for (size_t turn = 0; turn < 18; turn++) {
+        const size_t from = strides[turn / 2 % 3], to = strides[turn / 6];
+        for (size_t group = 2; group < LANES && !failed; group *= 2) {
+            const size_t rows = LANES / group;
+            const size_t bytes = ((rows - 1) * from + LANES) * sizeof(float);
+            for (size_t j = 0; j < page / sizeof(float); j++) {
+                const float value = (float)j;
+                memcpy(arena + j * sizeof value, &value, sizeof value);
+            }
+            const float *const src =
+                (const float *)(const void *)(arena + (turn % 2 ? page - bytes : 0));
+            for (size_t j = 0; j < MOST + 2 * MARGIN; j++)
+                dst[j] = want[j] = -1.0f - (float)j;
+            for (size_t r = 0; r < rows; r++) {
+                for (size_t c = 0; c < LANES; c++)
+                    want[MARGIN + c / group * to + r * group + c % group] = src[r * from + c];
+            }
+            if (!survives_regroup(regroup, src, from, dst + MARGIN, to, group)) {
+                printf("op regroup_block failed: touches memory outside\n");
+                failed = 1;
+                break;
+            }
+            checks++;
+            for (size_t j = 0; j < MOST + 2 * MARGIN && !failed; j++) {
+                if (bits_of(dst[j]) != bits_of(want[j]))
+                    fail("wrong element", j, dst[j], want[j]);
+            }
         }
     }
 }
@@ -682,7 +741,8 @@ static void close_operation(unsigned long before)
     fflush(stdout);
 }
 
-static int judge(const operation *operations, size_t count, transpose_fn *transpose)
+static int judge(const operation *operations, size_t count, transpose_fn *transpose,
+                 regroup_fn *regroup)
 {
     set_up();
     for (size_t i = 0; i < count; i++) {
@@ -693,8 +753,11 @@ static int judge(const operation *operations, size_t count, transpose_fn *transp
         operations[i].drive(&operations[i]);
         close_operation(before);
     }
-    const unsigned long before = checks;
+    unsigned long before = checks;
     judge_transpose(transpose);
+    close_operation(before);
+    before = checks;
+    judge_regroup(regroup);
     close_operation(before);
     printf("done %lu comparisons, %lu operations failed\n", checks, failed_ops);
     return failed_ops == 0 ? 0 : 1;

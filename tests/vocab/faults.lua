@@ -23,6 +23,10 @@ local ROUNDS <const> = {
         spread = function(ops)
             return { text = ops.spread.text:gsub("%$1", "$1 + 1"), helper = ops.spread.helper }
         end,
+        spread_both = function(ops)
+            return { text = ops.spread_both.text:gsub("%$1", "$1 + 1"),
+                helper = ops.spread_both.helper }
+        end,
         join = function(ops)
             return { text = ops.join.text:gsub("%$1", "$1 + 1"), helper = ops.join.helper }
         end,
@@ -64,6 +68,10 @@ local ROUNDS <const> = {
         prefetch = function() return { text = "*($1) = 0.0f" } end,
     },
     {
+        spread_both = function(ops)
+            return { text = ops.spread_both.text:gsub("%$2", "($2 + 1)"),
+                helper = ops.spread_both.helper }
+        end,
         join = function(ops)
             return { text = ops.join.text:gsub("%$4", "($4 - 1)"), helper = ops.join.helper }
         end,
@@ -125,6 +133,8 @@ local HELPER_FAULTS <const> = {
     { "vec_exp2_fast", "0x1%.b7f752p%-7f", "0x1.b8f752p-7f", { "exp2_fast" } },
     { "scalar_exp2_fast", "0x1%.3a051ap%-7f", "0x1.3b051ap-7f", { "exp2_fast" } },
     { "transpose_block", "%+ 2 %* dst_stride", "+ 3 * dst_stride", { "transpose_block" } },
+    { "regroup_block", "src %+ 1 %* src_stride", "src + 2 * src_stride", { "regroup_block" } },
+    { "regroup_block", "src %+ src_stride", "src + 2 * src_stride", { "regroup_block" } },
     { "transpose_block", "%*dst = %*src", "*dst = -*src", { "transpose_block" } },
 }
 
@@ -136,7 +146,8 @@ end
 
 -- Ops that do nothing on this ISA, so that nothing can be wrong with them: one lane has no part and
 -- no group.
-local UNUSED <const> = { spread = true, join = true, split = true }
+local UNUSED <const> = { spread = true, spread_both = true, join = true, split = true,
+    regroup_block = true }
 function M.is_unused(data, op)
     return data.lanes == 1 and (UNUSED[op] or op:find("_part$") ~= nil)
 end
@@ -166,9 +177,9 @@ function M.plant(data, vocabulary)
         local helper <const>, ops <const> = fault[1], fault[4]
         local right <const> = data.helpers[helper]
         local text <const>, found = (right and right.text or ""):gsub(fault[2], fault[3])
-        if found > 0 and ops[1] == "transpose_block" then
-            faulty.helpers.transpose_block = { text = text, needs = right.needs }
-            names[#names + 1] = "transpose_block"
+        if found > 0 and ops[1]:find("_block$") then
+            faulty.helpers[ops[1]] = { text = text, needs = right.needs }
+            names[#names + 1] = ops[1]
         elseif found > 0 then
             local wrong <const> = "wrong_" .. helper
             faulty.helpers[wrong] = { needs = right.needs,

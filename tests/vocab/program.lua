@@ -150,6 +150,16 @@ local function transpose_function()
         end)
 end
 
+local function regroup_function()
+    return ir.func("apply_regroup", { "Transposes groups." }, { { "pointer", "src" },
+        { "size", "src_stride" }, { "writable", "dst" }, { "size", "dst_stride" },
+        { "size", "group" } },
+        function(body)
+            body:run("regroup", ir.mem("src"), ir.var("src_stride"), ir.mem("dst"),
+                ir.var("dst_stride"), ir.var("group"))
+        end)
+end
+
 local function call_text(fn)
     local args <const> = {}
     for i, param in ipairs(fn.params) do args[i] = FIELDS[param[2]] end
@@ -248,6 +258,7 @@ function M.text(isa, vocabulary)
         entries[#entries + 1] = entry_text(op, spec, meaning)
     end
     printer:func(transpose_function())
+    printer:func(regroup_function())
     local access <const> = ACCESS:gsub("READ", function() return masks.read end)
         :gsub("WRITE", function() return masks.write end):gsub("VEC", isa.types.vec)
         :gsub("%f[%w_]MASK%f[^%w_]", isa.types.mask)
@@ -260,7 +271,7 @@ function M.text(isa, vocabulary)
         table.concat(runs, "\n"), table.concat(means, "\n"),
         "static const operation operations[] = {", table.concat(entries, "\n"), "};\n",
         "int main(void)\n{\n    return judge(operations, sizeof operations / "
-            .. "sizeof operations[0], apply_transpose);\n}\n",
+            .. "sizeof operations[0], apply_transpose, apply_regroup);\n}\n",
     }
     return table.concat(parts, "\n")
 end
