@@ -48,7 +48,7 @@ local function emit_steps(block, spec, k, count)
     if spec.prefetch then block:run("prefetch", spec.prefetch(k)) end
     for i = 0, count - 1 do
         for _, line in ipairs(spec.ahead and spec.ahead(k + i) or {}) do
-            block:run("prefetch", line)
+            block:run("prefetch_soon", line)
         end
         block:scope(function(body) emit_step(body, spec, k + i) end)
     end
@@ -105,7 +105,7 @@ end
 --                      how a vector comes from there (nil: A by broadcast, B as it lies)
 --   start(r, v)        op and arguments of the accumulator's first value; nil: zero
 --   prefetch(k)        memory to ask for at depth k, once a turn; nil: none
---   ahead(k)           list of memory to ask for at every depth k; nil: none
+--   ahead(k)           list of memory to ask for at every depth k, needed soon; nil: none
 --   carry              {load(block, name, r, v) -> name, store(block, c, r, v)}: memory that holds
 -- C
 --                      between depth blocks; may be where the caller puts C in the end

@@ -63,6 +63,8 @@ return {
         exp2 = { text = "vec_exp2($1)", helper = "vec_exp2" },
         exp2_fast = { text = "vec_exp2_fast($1)", helper = "vec_exp2_fast" },
         pair_sums = { text = "pair_sums($1, $2)", helper = "pair_sums" },
+        near_sums = { text = "near_sums($1, $2)", helper = "near_sums" },
+        far_sums = { text = "far_sums($1, $2)", helper = "far_sums" },
         pair_max = { text = "pair_max($1, $2)", helper = "pair_max" },
         lanes_from = { text = "lanes_from($1)", helper = "lanes_from" },
         lanes_if = { text = "_mm256_castsi256_ps(_mm256_set1_epi32(-($1)))" },
@@ -79,6 +81,7 @@ return {
             text = "(_mm256_movemask_ps(_mm256_cmp_ps($1, $1, _CMP_UNORD_Q)) & ((1 << $2) - 1))",
         },
         prefetch = { text = "_mm_prefetch((const char *)($1), _MM_HINT_T1)" },
+        prefetch_soon = { text = "_mm_prefetch((const char *)($1), _MM_HINT_T0)" },
     },
     helpers = groups.with({
         spread = { text = [[
@@ -142,6 +145,20 @@ static inline __m256 in_order(__m256 v)
 static inline __m256 pair_sums(__m256 a, __m256 b)
 {
     return in_order(_mm256_add_ps(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd)));
+}
+]] },
+        near_sums = { text = [[
+/* a0 + a1, a2 + a3, b0 + b1, b2 + b3 of every four lanes. */
+static inline __m256 near_sums(__m256 a, __m256 b)
+{
+    return _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd));
+}
+]] },
+        far_sums = { text = [[
+/* Lower half plus upper half of a, then of b. */
+static inline __m256 far_sums(__m256 a, __m256 b)
+{
+    return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
 }
 ]] },
         pair_max = { needs = { "in_order" }, text = [[

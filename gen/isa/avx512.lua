@@ -168,6 +168,8 @@ return {
         exp2 = { text = "vec_exp2($1)", helper = "vec_exp2" },
         exp2_fast = { text = "vec_exp2_fast($1)", helper = "vec_exp2_fast" },
         pair_sums = { text = "pair_sums($1, $2)", helper = "pair_sums" },
+        near_sums = { text = "near_sums($1, $2)", helper = "near_sums" },
+        far_sums = { text = "far_sums($1, $2)", helper = "far_sums" },
         pair_max = { text = "pair_max($1, $2)", helper = "pair_max" },
         lanes_from = { text = "lanes_from($1)", helper = "lanes_from" },
         lanes_if = { text = "(__mmask16)(0u - (unsigned)($1))" },
@@ -185,6 +187,7 @@ return {
             text = "((int)_mm512_cmp_ps_mask($1, $1, _CMP_UNORD_Q) & ((1 << $2) - 1))",
         },
         prefetch = { text = "_mm_prefetch((const char *)($1), _MM_HINT_T1)" },
+        prefetch_soon = { text = "_mm_prefetch((const char *)($1), _MM_HINT_T0)" },
     },
     helpers = groups.with({
         spread = { text = [[
@@ -260,6 +263,20 @@ static inline __m512 in_order(__m512 v)
 static inline __m512 pair_sums(__m512 a, __m512 b)
 {
     return in_order(_mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd)));
+}
+]] },
+        near_sums = { text = [[
+/* a0 + a1, a2 + a3, b0 + b1, b2 + b3 of every four lanes. */
+static inline __m512 near_sums(__m512 a, __m512 b)
+{
+    return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
+}
+]] },
+        far_sums = { text = [[
+/* Neighbouring quarters of a added, then of b. */
+static inline __m512 far_sums(__m512 a, __m512 b)
+{
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
 }
 ]] },
         pair_max = { needs = { "in_order" }, text = [[

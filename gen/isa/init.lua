@@ -58,6 +58,14 @@ isa.vocabulary = {
     pair_sums = { result = "vec", args = { "lanes", "lanes" },
         meaning = "$lane < LANES / 2 ? $1[2 * $lane] + $1[2 * $lane + 1] "
             .. ": $2[2 * $lane - LANES] + $2[2 * $lane - LANES + 1]" },
+    -- the same within every four lanes, and of every four lanes with the four behind them: cheaper
+    -- where wide vectors are made of quarters. near_sums twice, then far_sums, sum lanes as well.
+    near_sums = { result = "vec", args = { "lanes", "lanes" },
+        meaning = "$lane % 4 < 2 ? $1[$lane + $lane % 4] + $1[$lane + $lane % 4 + 1] "
+            .. ": $2[$lane + $lane % 4 - 4] + $2[$lane + $lane % 4 - 3]" },
+    far_sums = { result = "vec", args = { "lanes", "lanes" },
+        meaning = "$lane < LANES / 2 ? $1[2 * $lane - $lane % 4] + $1[2 * $lane - $lane % 4 + 4] "
+            .. ": $2[2 * $lane - $lane % 4 - LANES] + $2[2 * $lane - $lane % 4 - LANES + 4]" },
     pair_max = { result = "vec", args = { "lanes", "lanes" }, nan = "any", zero = "any",
         meaning = "$lane < LANES / 2 ? fmaxf($1[2 * $lane], $1[2 * $lane + 1]) "
             .. ": fmaxf($2[2 * $lane - LANES], $2[2 * $lane - LANES + 1])" },
@@ -71,7 +79,9 @@ isa.vocabulary = {
     has_above = { result = "int", args = { "vec", "vec" }, meaning = "$1 > $2" },
     has_nan_part = { result = "int", args = { "vec", "count" },
         meaning = "$lane < $2 && isnan($1)" },
+    -- for much later, into L2; for a few hundred cycles later and once only, as near as can be
     prefetch = { args = { "mem" }, meaning = "(void)$1" },
+    prefetch_soon = { args = { "mem" }, meaning = "(void)$1" },
 }
 
 -- C functions every ISA provides beside the ops: lanes x lanes transpose,

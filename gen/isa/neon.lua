@@ -61,6 +61,8 @@ return {
         exp2 = { text = "vec_exp2($1)", helper = "vec_exp2" },
         exp2_fast = { text = "vec_exp2_fast($1)", helper = "vec_exp2_fast" },
         pair_sums = { text = "vpaddq_f32($1, $2)" },
+        near_sums = { text = "vpaddq_f32($1, $2)" },
+        far_sums = { text = "vaddq_f32($1, $2)", meaning = "$1[$lane] + $2[$lane]" },
         pair_max = { text = "vpmaxq_f32($1, $2)" },
         lanes_from = { text = "lanes_from($1)", helper = "lanes_from" },
         lanes_if = { text = "vdupq_n_u32(0u - (uint32_t)($1))" },
@@ -74,6 +76,7 @@ return {
         has_nan = { text = "(vminvq_u32(vceqq_f32($1, $1)) == 0)" },
         has_nan_part = { text = "has_nan_part($1, $2)", helper = "has_nan_part" },
         prefetch = { text = "prefetch_line($1)", helper = "prefetch_line" },
+        prefetch_soon = { text = "prefetch_soon($1)", helper = "prefetch_soon" },
     },
     helpers = {
         spread = { text = [[
@@ -145,6 +148,16 @@ static inline void prefetch_line(const float *src)
 {
 #if defined(__GNUC__)
     __builtin_prefetch(src, 0, 2);
+#else
+    (void)src;
+#endif
+}
+]] },
+        prefetch_soon = { text = [[
+static inline void prefetch_soon(const float *src)
+{
+#if defined(__GNUC__)
+    __builtin_prefetch(src, 0, 3);
 #else
     (void)src;
 #endif

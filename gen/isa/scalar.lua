@@ -59,6 +59,8 @@ return {
         exp2_fast = { text = "scalar_exp2_fast($1)", helper = "scalar_exp2_fast" },
         -- one lane has no neighbour
         pair_sums = { text = "$1 + $2", meaning = "$1[0] + $2[0]" },
+        near_sums = { text = "$1 + $2", meaning = "$1[0] + $2[0]" },
+        far_sums = { text = "$1 + $2", meaning = "$1[0] + $2[0]" },
         pair_max = { text = "$1 > $2 ? $1 : $2", meaning = "fmaxf($1[0], $2[0])" },
         lanes_from = { text = "($1) == 0" },
         lanes_if = { text = "$1" },
@@ -70,6 +72,7 @@ return {
         has_nan = { text = "($1 != $1)" },
         has_nan_part = { text = "($1 != $1)" },
         prefetch = { text = "(void)($1)" },
+        prefetch_soon = { text = "(void)($1)" },
     },
     helpers = {
         round_up = { text = [[

@@ -16,38 +16,49 @@ dims.SOFTMAX_OPS = 16
 dims.SOFTMAX_CYCLES = 8
 
 -- Instructions that sum the lanes of two vectors into one, and how many a cycle.
-local PAIR_OPS <const>, PAIR_RATE <const> = 4, 2.5
+local PAIR_OPS <const>, PAIR_RATE <const> = 3, 2.5
+
+-- Keys multiplied at a time before their lanes are summed; all of a vector's where a row of K takes
+-- more vectors than are written out.
+local KEYS_AT_ONCE <const>, MOST_CHUNKS <const> = 2, 16
 
 -- Keys and values from memory are asked for this much before they are needed.
-local AHEAD_FLOATS <const> = 512
+local AHEAD_FLOATS <const> = 1024
 
 -- Vectors of queries up to which the row tiles of a key are written out.
 local MOST_QUERIES <const> = 32
 
--- Registers of a score tile: an accumulator for each (row, key), the row's queries, one key.
-local function tile_registers(rows, lanes) return rows * lanes + rows + 1 end
+-- Registers of a score tile a row: an accumulator for each key multiplied at a time, a sum for each
+-- level of the tree above them, the row's queries.
+function dims.row_registers(lanes, at_once)
+    at_once = at_once or math.min(KEYS_AT_ONCE, lanes)
+    local levels, width = 0, at_once
+    while width < lanes do levels, width = levels + 1, 2 * width end
+    return at_once + levels + 1
+end
 
-local function tallest_tile(problem, machine)
-    local lanes <const>, registers <const> = machine.lanes, machine.registers
+local function tallest_tile(problem, machine, at_once)
+    local registers <const> = machine.registers
+    local per_row <const> = dims.row_registers(machine.lanes, at_once)
     local forced <const> = problem.plan.scores or {}
     if forced.vectors and forced.vectors ~= 1 then
         numbers.refuse("plan.scores.vectors", forced.vectors,
             'orientation "dims" sums one vector of keys at a time', "1, or not given")
     end
-    local most <const> = math.max(1, (registers - 1) // (lanes + 1))
-    if forced.rows and tile_registers(forced.rows, lanes) > registers then
+    local most <const> = math.max(1, (registers - 1) // per_row)
+    if forced.rows and forced.rows * per_row + 1 > registers then
         numbers.refuse("plan.scores.rows", forced.rows, ('orientation "dims" needs %d vector '
-            .. "registers"):format(tile_registers(forced.rows, lanes)),
-            ("rows * %d + rows + 1 <= %d on %s"):format(lanes, registers, machine.name))
+            .. "registers"):format(forced.rows * per_row + 1),
+            ("rows * %d + 1 <= %d on %s"):format(per_row, registers, machine.name))
     end
     return forced.rows or most
 end
 
 -- Cycles of one score tile of `rows` x lanes keys.
-local function tile_cycles(rows, depth, machine)
+local function tile_cycles(rows, depth, machine, at_once)
     local lanes <const>, target <const> = machine.lanes, machine.target
     local chunk <const> = math.max(rows * lanes / target.fma_pipes,
-        (rows + lanes) / target.load_ports, target.fma_latency) + 0.3
+        (rows * lanes / at_once + lanes) / target.load_ports, target.fma_latency) + 0.3
     return ceil_div(depth, lanes) * chunk + rows * (PAIR_OPS * (lanes - 1) / PAIR_RATE + 2)
 end
 
@@ -105,7 +116,9 @@ function dims.build(problem, machine, widths, straight)
     local lanes <const> = machine.lanes
     local rows <const> = problem.group * problem.seq_len
     local row_floats <const> = round_up(problem.kv_len, lanes)
-    local tile_rows <const> = tallest_tile(problem, machine)
+    local chunks <const> = ceil_div(widths.score, lanes)
+    local at_once <const> = chunks <= MOST_CHUNKS and math.min(KEYS_AT_ONCE, lanes) or lanes
+    local tile_rows <const> = tallest_tile(problem, machine, at_once)
     local blocks <const> = row_blocks(rows, row_floats, machine, straight)
     local value_vectors <const> = ceil_div(widths.value, lanes)
     local context <const> = tiles.choose("context", problem, machine,
@@ -122,14 +135,15 @@ function dims.build(problem, machine, widths, straight)
         widest = math.max(widest, block.rows)
         for _, group in ipairs(block.score_groups) do
             score_cycles = score_cycles + block.count * group.count * key_tiles
-                * tile_cycles(group.size, widths.score, machine)
+                * tile_cycles(group.size, widths.score, machine, at_once)
         end
     end
     local planned <const> = {
         orientation = "dims", lanes = lanes, rows = rows, blocks = blocks,
         block_count = block_count, widest = widest,
         tile_rows = blocks[1].score_groups[1].size, key_tiles = key_tiles, row_floats = row_floats,
-        chunks = ceil_div(widths.score, lanes), query_floats = round_up(widths.score, lanes),
+        chunks = chunks, unroll_chunks = chunks <= MOST_CHUNKS, keys_at_once = at_once,
+        query_floats = round_up(widths.score, lanes),
         range_loops = problem.key_range and not straight,
         context_rows = context.rows, context_vectors = context.vectors,
         column_groups = context.column_groups, value_vectors = value_vectors,

@@ -133,7 +133,7 @@ function projection.build_blocks(name, stage, problem, machine, shape)
 end
 
 -- Weights that a few rows stream through: every step asks for what comes this much later.
-local AHEAD_BYTES <const> = 2048
+local AHEAD_BYTES <const> = 4096
 
 -- Weights that do not stay in L2 from call to call arrive late at the start of every panel: each
 -- panel

@@ -124,61 +124,76 @@ end
 
 -- ---- Tiles ---------------------------------------------------------------------------------
 
--- Lane sums of `count` accumulators, name(i), as one vector: lane i holds that of accumulator i.
-local function sum_lanes(block, ctx, name, count, tag)
-    local level <const> = {}
-    for i = 0, ctx.lanes - 1 do level[i + 1] = i < count and name(i) or false end
-    local step = 0
-    while #level > 1 do
-        for i = 1, #level // 2 do
-            local left <const>, right <const> = level[2 * i - 1], level[2 * i]
-            level[i] = left and block:let("vec", ("t%s_%d_%d"):format(tag, step, i), "pair_sums",
-                left, right or left)
-        end
-        for i = #level, #level // 2 + 1, -1 do level[i] = nil end
-        step = step + 1
-    end
-    return level[1]
-end
+local function accumulator(r, i) return ("c%d_%d"):format(r, i) end
 
--- One tile: `rows` stacked rows from `row` on, keys [key0, key0 + count).
-local function score_tile(block, ctx, row, rows, key0, count, masked)
-    local plan <const>, lanes <const> = ctx.plan, ctx.lanes
-    local planned <const> = plan.attention
+-- The products of rows with keys [first, first + count) of a tile, before their lanes are summed:
+-- accumulators c<row>_<key>.
+local function multiply(block, ctx, tile, first, count)
+    local plan <const>, lanes <const>, rows <const> = ctx.plan, ctx.lanes, tile.rows
     local whole <const>, rest <const> = plan.score_dim // lanes, plan.score_dim % lanes
-    local keys <const> = block:pointer("pointer", "keys",
-        ir.offset(ctx.key_rows, key0 * plan.k.row))
-    local queries <const> = block:pointer("pointer", "rows",
-        ir.offset(ctx.queries, row * planned.query_floats))
-    local function accumulator(r, i) return ("c%d_%d"):format(r, i) end
     local function step(body, at, part)
         for r = 0, rows - 1 do
-            body:let("vec", "q" .. r, "load", ir.offset(queries, at + r * planned.query_floats))
+            body:let("vec", "q" .. r, "load",
+                ir.offset(tile.queries, at + r * plan.attention.query_floats))
         end
-        for i = 0, count - 1 do
-            local from <const> = ir.offset(keys, at + i * plan.k.row)
+        for i = first, first + count - 1 do
+            local from <const> = ir.offset(tile.keys, at + i * plan.k.row)
             if part then
                 body:let("vec", "k" .. i, "load_part", from, ir.index(rest))
             else
                 body:let("vec", "k" .. i, "load", from)
             end
             for r = 0, rows - 1 do
-                body:set(accumulator(r, i), "fma", "q" .. r, "k" .. i, accumulator(r, i))
+                local c <const> = accumulator(r, i)
+                body:set(c, "fma", "q" .. r, "k" .. i, c)
             end
         end
     end
     for r = 0, rows - 1 do
-        for i = 0, count - 1 do block:declare("vec", accumulator(r, i), "zero") end
+        for i = first, first + count - 1 do block:declare("vec", accumulator(r, i), "zero") end
     end
-    block:each("chunk", whole, ctx.straight or whole <= 16, function(body, chunk)
-        step(body, chunk * lanes, false)
-    end)
+    block:each("chunk", whole, ctx.straight or plan.attention.unroll_chunks,
+        function(body, chunk) step(body, chunk * lanes, false) end)
     if rest > 0 then
         block:scope(function(body) step(body, ir.index(whole * lanes), true) end)
     end
+end
+
+-- Sums of keys [first, first + width) of a tile that has `count`, a list by rows of vectors that
+-- lanes / width sums across lanes would leave with one lane a key; nil behind the last key. A few
+-- keys are multiplied at a time, and what can be added is added at once: few registers hold sums,
+-- and rows of K are read one after the other.
+local function sum_keys(block, ctx, tile, first, width, count)
+    if first >= count then return nil end
+    local at_once <const> = ctx.plan.attention.keys_at_once
+    if width == at_once then
+        multiply(block, ctx, tile, first, math.min(width, count - first))
+    end
+    local sums <const> = {}
+    if width == 1 then
+        for r = 0, tile.rows - 1 do sums[r] = accumulator(r, first) end
+        return sums
+    end
+    local left <const> = sum_keys(block, ctx, tile, first, width // 2, count)
+    local right <const> = sum_keys(block, ctx, tile, first + width // 2, width // 2, count) or left
+    for r = 0, tile.rows - 1 do
+        sums[r] = block:let("vec", ("s%d_%d_%d"):format(r, first, width),
+            width <= 4 and "near_sums" or "far_sums", left[r], right[r])
+    end
+    return sums
+end
+
+-- One tile: `rows` stacked rows from `row` on, keys [key0, key0 + count).
+local function score_tile(block, ctx, row, rows, key0, count, masked)
+    local planned <const> = ctx.plan.attention
+    local values <const> = sum_keys(block, ctx, {
+        rows = rows,
+        keys = block:pointer("pointer", "keys", ir.offset(ctx.key_rows, key0 * ctx.plan.k.row)),
+        queries = block:pointer("pointer", "rows",
+            ir.offset(ctx.queries, row * planned.query_floats)),
+    }, 0, ctx.lanes, count)
     for r = 0, rows - 1 do
-        local value = sum_lanes(block, ctx, function(i) return accumulator(r, i) end, count,
-            tostring(r))
+        local value = values[r]
         local mask_row <const> = dims_scores.mask_row(ctx, row + r)
         if mask_row then
             local bias <const> = block:let("vec", "bias" .. r, "load", ir.offset(mask_row, key0))
@@ -204,7 +219,7 @@ local function prefetch_keys(block, ctx, key0)
     local row <const>, ahead <const> = ctx.plan.k.row, ctx.plan.attention.key_ahead
     for i = 0, ctx.lanes - 1 do
         for at = 0, ctx.plan.score_dim - 1, LINE_FLOATS do
-            block:run("prefetch", ir.offset(ctx.key_rows, (key0 + (ahead + i)) * row + at))
+            block:run("prefetch_soon", ir.offset(ctx.key_rows, (key0 + (ahead + i)) * row + at))
         end
     end
 end

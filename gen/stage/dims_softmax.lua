@@ -6,6 +6,8 @@ local dims_scores <const> = require("gen.stage.dims_scores")
 
 local dims_softmax <const> = {}
 
+local LINE_FLOATS <const> = 16
+
 local LOG2_E <const> = 0x1.715476p+0
 
 -- Applies `op` to neighbouring lanes until every lane holds the result for all.
@@ -58,6 +60,11 @@ function dims_softmax.build(ctx)
                 end
                 body:declare("vec", "sum", "zero")
                 each_vector(body, ctx, function(inner, key)
+                    if planned.value_ahead then
+                        -- the values come next: a line for every vector of weights
+                        inner:run("prefetch_soon", ir.offset(ctx.value_rows,
+                            key * (LINE_FLOATS // ctx.lanes)))
+                    end
                     inner:let("vec", "logit", "load", ir.offset(from, key))
                     local below = inner:let("vec", "x", "sub", "logit", reference)
                     if natural then below = inner:let("vec", "y", "mul", "x", "log2_e") end

@@ -4,6 +4,7 @@
 -- Shapes are small (a reference in double runs for every input set), odd, and cluster around the
 -- edges of register tiles. Does not validate: a draw that gen.config refuses is a bug here.
 local isa_data <const> = require("gen.isa")
+local dims <const> = require("gen.plan.dims")
 local keys <const> = require("gen.keys")
 local random <const> = require("tests.fuzz.random")
 
@@ -178,7 +179,8 @@ local function draw_stage(r, stage, isa)
         chosen.vectors = nil
         chosen.rows = chosen.rows and math.min(chosen.rows, r:range(1, 7))
         local data <const> = isa_data.get(isa)
-        if chosen.rows and chosen.rows * (data.lanes + 1) >= data.registers and r:chance(95) then
+        if chosen.rows and chosen.rows * dims.row_registers(data.lanes) >= data.registers
+            and r:chance(95) then
             chosen.rows = nil
         end
     end

@@ -48,6 +48,8 @@ local ROUNDS <const> = {
         exp2_fast = function(ops) return ops.ceil end,
         pair_sums = function(ops) return ops.pair_max end,
         pair_max = function(ops) return ops.pair_sums end,
+        near_sums = function(ops) return ops.pair_max end,
+        far_sums = function(ops) return ops.sub end,
         lanes_from = function(ops)
             return { text = ops.lanes_from.text:gsub("%$1", "$1 + 1"),
                 helper = ops.lanes_from.helper }
@@ -66,6 +68,7 @@ local ROUNDS <const> = {
         has_nan = function() return { text = "0" } end,
         has_nan_part = function(ops) return ops.has_nan end,
         prefetch = function() return { text = "*($1) = 0.0f" } end,
+        prefetch_soon = function() return { text = "*($1) = 0.0f" } end,
     },
     {
         spread_both = function(ops)
@@ -97,6 +100,8 @@ local ROUNDS <const> = {
         max = function() return { text = "$2" } end,
         pair_sums = function() return { text = "$2" } end,
         pair_max = function() return { text = "$2" } end,
+        near_sums = function() return { text = "$2" } end,
+        far_sums = function() return { text = "$2" } end,
         lanes_above = function(ops)
             -- right but where the operands are equal
             return { text = ops.lanes_above.text:gsub("_CMP_GT_OQ", "_CMP_GE_OQ")
@@ -106,6 +111,9 @@ local ROUNDS <const> = {
         lanes_both = function() return { text = "$2" } end,
         select = function() return { text = "$2" } end,
         prefetch = function()
+            return { text = "(void)*(const volatile float *)($1)" }
+        end,
+        prefetch_soon = function()
             return { text = "(void)*(const volatile float *)($1)" }
         end,
         has_nan = function() return { text = "1" } end,
