@@ -49,7 +49,7 @@
  *     vectors, k unrolled by 1, stored head by head
  *   o: 32 rows x 64 -> 64, tile 6x4 (rows x vectors), row tiles 2x6 + 4x5, 4 panels of 4
  *     vectors, k unrolled by 1, stored by rows
- *   attention: lanes along queries: 28703 cycles predicted with lanes along queries, 33321 along
+ *   attention: lanes along queries: 28703 cycles predicted with lanes along queries, 32054 along
  *     the head
  *   attention: 2 blocks of 16 queries (4 vectors), context row tiles 1x6 + 2x5
  *   scores: key tiles 5x6 + 1x2, k unrolled by 1

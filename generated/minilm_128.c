@@ -51,7 +51,7 @@
  *     head
  *   o: 128 rows x 384 -> 384, tile 13x2 (rows x vectors), row tiles 8x13 + 2x12, 12 panels of 2
  *     vectors, k unrolled by 1, next panel prefetched, stored by rows
- *   attention: lanes along queries: 546232 cycles predicted with lanes along queries, 849039
+ *   attention: lanes along queries: 546232 cycles predicted with lanes along queries, 757148
  *     along the head
  *   attention: 2 blocks of 64 queries (4 vectors), context row tiles 4x13 + 1x12
  *   scores: key tiles 21x6 + 1x2, k unrolled by 1
