@@ -31,14 +31,14 @@
  *   isa scalar, unroll auto: loops around unrolled tiles, phases 1
  *   fold: logits in units of log2: softmax uses exp2 alone
  *   fold: scale applied while gathering the queries (no Wq)
- *   attention: lanes along queries: 35046 cycles predicted with lanes along queries, 34908 along
+ *   attention: lanes along queries: 34990 cycles predicted with lanes along queries, 34747 along
  *     the head
  *   attention: 4 blocks of 2 queries (2 vectors), context row tiles 1x2
- *   scores: key tiles 4x5 + 1x4, k unrolled by 8
+ *   scores: key tiles 4x6, k unrolled by 2
  *   softmax: in the score tiles, whole rows, base 2, exact
  *   context: tile 2x4, k unrolled by 8, rows with NaN computed again from allowed keys
- *   matmul flops: projections 0, core 49152; at least 35303 cycles
- *   bytes: packed 0, workspace 576 (576 more a part), stack under 4096, code about 5796
+ *   matmul flops: projections 0, core 49152; at least 35247 cycles
+ *   bytes: packed 0, workspace 576 (576 more a part), stack under 4096, code about 3708
  *   workspace of a part + 0: queries, query block, transposed: [head_dim][queries]
  *   workspace of a part + 32: scores, weights before division: [keys][queries]
  *   workspace of a part + 80: maxima, largest logit so far of each query
@@ -152,8 +152,8 @@ static void start_softmax_2(float *restrict maxima, float *restrict references,
     sums[1] = none;
 }
 
-/* Weights of keys from 0 on, in tiles of 5. */
-static void scores_5keys_2(const float *restrict key_rows, const uint8_t *key_keep,
+/* Weights of keys from 0 on, in tiles of 6. */
+static void scores_6keys_2(const float *restrict key_rows, const uint8_t *key_keep,
     float *restrict queries, float *restrict scores, float *restrict maxima,
     float *restrict references, float *restrict sums)
 {
@@ -165,8 +165,8 @@ static void scores_5keys_2(const float *restrict key_rows, const uint8_t *key_ke
     float sum1 = sums[1];
     const float hidden = minus_infinity();
     for (size_t tile = 0; tile < 4; tile++) {
-        const float *keys = key_rows + 80 * tile;
-        /* 5 keys x 2 queries */
+        const float *keys = key_rows + 96 * tile;
+        /* 6 keys x 2 queries */
         float c0_0 = 0.0f;
         float c0_1 = 0.0f;
         float c1_0 = 0.0f;
@@ -177,7 +177,9 @@ static void scores_5keys_2(const float *restrict key_rows, const uint8_t *key_ke
         float c3_1 = 0.0f;
         float c4_0 = 0.0f;
         float c4_1 = 0.0f;
-        for (size_t k = 0; k < 16; k += 8) {
+        float c5_0 = 0.0f;
+        float c5_1 = 0.0f;
+        for (size_t k = 0; k < 16; k += 2) {
             {
                 const float b0 = queries[2 * k];
                 const float b1 = queries[2 * k + 1];
@@ -196,6 +198,9 @@ static void scores_5keys_2(const float *restrict key_rows, const uint8_t *key_ke
                 const float a4 = keys[k + 64];
                 c4_0 = a4 * b0 + c4_0;
                 c4_1 = a4 * b1 + c4_1;
+                const float a5 = keys[k + 80];
+                c5_0 = a5 * b0 + c5_0;
+                c5_1 = a5 * b1 + c5_1;
             }
             {
                 const float b0 = queries[2 * k + 2];
@@ -215,123 +220,12 @@ static void scores_5keys_2(const float *restrict key_rows, const uint8_t *key_ke
                 const float a4 = keys[k + 65];
                 c4_0 = a4 * b0 + c4_0;
                 c4_1 = a4 * b1 + c4_1;
-            }
-            {
-                const float b0 = queries[2 * k + 4];
-                const float b1 = queries[2 * k + 5];
-                const float a0 = keys[k + 2];
-                c0_0 = a0 * b0 + c0_0;
-                c0_1 = a0 * b1 + c0_1;
-                const float a1 = keys[k + 18];
-                c1_0 = a1 * b0 + c1_0;
-                c1_1 = a1 * b1 + c1_1;
-                const float a2 = keys[k + 34];
-                c2_0 = a2 * b0 + c2_0;
-                c2_1 = a2 * b1 + c2_1;
-                const float a3 = keys[k + 50];
-                c3_0 = a3 * b0 + c3_0;
-                c3_1 = a3 * b1 + c3_1;
-                const float a4 = keys[k + 66];
-                c4_0 = a4 * b0 + c4_0;
-                c4_1 = a4 * b1 + c4_1;
-            }
-            {
-                const float b0 = queries[2 * k + 6];
-                const float b1 = queries[2 * k + 7];
-                const float a0 = keys[k + 3];
-                c0_0 = a0 * b0 + c0_0;
-                c0_1 = a0 * b1 + c0_1;
-                const float a1 = keys[k + 19];
-                c1_0 = a1 * b0 + c1_0;
-                c1_1 = a1 * b1 + c1_1;
-                const float a2 = keys[k + 35];
-                c2_0 = a2 * b0 + c2_0;
-                c2_1 = a2 * b1 + c2_1;
-                const float a3 = keys[k + 51];
-                c3_0 = a3 * b0 + c3_0;
-                c3_1 = a3 * b1 + c3_1;
-                const float a4 = keys[k + 67];
-                c4_0 = a4 * b0 + c4_0;
-                c4_1 = a4 * b1 + c4_1;
-            }
-            {
-                const float b0 = queries[2 * k + 8];
-                const float b1 = queries[2 * k + 9];
-                const float a0 = keys[k + 4];
-                c0_0 = a0 * b0 + c0_0;
-                c0_1 = a0 * b1 + c0_1;
-                const float a1 = keys[k + 20];
-                c1_0 = a1 * b0 + c1_0;
-                c1_1 = a1 * b1 + c1_1;
-                const float a2 = keys[k + 36];
-                c2_0 = a2 * b0 + c2_0;
-                c2_1 = a2 * b1 + c2_1;
-                const float a3 = keys[k + 52];
-                c3_0 = a3 * b0 + c3_0;
-                c3_1 = a3 * b1 + c3_1;
-                const float a4 = keys[k + 68];
-                c4_0 = a4 * b0 + c4_0;
-                c4_1 = a4 * b1 + c4_1;
-            }
-            {
-                const float b0 = queries[2 * k + 10];
-                const float b1 = queries[2 * k + 11];
-                const float a0 = keys[k + 5];
-                c0_0 = a0 * b0 + c0_0;
-                c0_1 = a0 * b1 + c0_1;
-                const float a1 = keys[k + 21];
-                c1_0 = a1 * b0 + c1_0;
-                c1_1 = a1 * b1 + c1_1;
-                const float a2 = keys[k + 37];
-                c2_0 = a2 * b0 + c2_0;
-                c2_1 = a2 * b1 + c2_1;
-                const float a3 = keys[k + 53];
-                c3_0 = a3 * b0 + c3_0;
-                c3_1 = a3 * b1 + c3_1;
-                const float a4 = keys[k + 69];
-                c4_0 = a4 * b0 + c4_0;
-                c4_1 = a4 * b1 + c4_1;
-            }
-            {
-                const float b0 = queries[2 * k + 12];
-                const float b1 = queries[2 * k + 13];
-                const float a0 = keys[k + 6];
-                c0_0 = a0 * b0 + c0_0;
-                c0_1 = a0 * b1 + c0_1;
-                const float a1 = keys[k + 22];
-                c1_0 = a1 * b0 + c1_0;
-                c1_1 = a1 * b1 + c1_1;
-                const float a2 = keys[k + 38];
-                c2_0 = a2 * b0 + c2_0;
-                c2_1 = a2 * b1 + c2_1;
-                const float a3 = keys[k + 54];
-                c3_0 = a3 * b0 + c3_0;
-                c3_1 = a3 * b1 + c3_1;
-                const float a4 = keys[k + 70];
-                c4_0 = a4 * b0 + c4_0;
-                c4_1 = a4 * b1 + c4_1;
-            }
-            {
-                const float b0 = queries[2 * k + 14];
-                const float b1 = queries[2 * k + 15];
-                const float a0 = keys[k + 7];
-                c0_0 = a0 * b0 + c0_0;
-                c0_1 = a0 * b1 + c0_1;
-                const float a1 = keys[k + 23];
-                c1_0 = a1 * b0 + c1_0;
-                c1_1 = a1 * b1 + c1_1;
-                const float a2 = keys[k + 39];
-                c2_0 = a2 * b0 + c2_0;
-                c2_1 = a2 * b1 + c2_1;
-                const float a3 = keys[k + 55];
-                c3_0 = a3 * b0 + c3_0;
-                c3_1 = a3 * b1 + c3_1;
-                const float a4 = keys[k + 71];
-                c4_0 = a4 * b0 + c4_0;
-                c4_1 = a4 * b1 + c4_1;
+                const float a5 = keys[k + 81];
+                c5_0 = a5 * b0 + c5_0;
+                c5_1 = a5 * b1 + c5_1;
             }
         }
-        const int kept0 = key_keep[5 * tile] != 0;
+        const int kept0 = key_keep[6 * tile] != 0;
         const int row0 = kept0;
         const float s0_0 = row0 ? c0_0 : hidden;
         const float s0_1 = row0 ? c0_1 : hidden;
@@ -339,13 +233,13 @@ static void scores_5keys_2(const float *restrict key_rows, const uint8_t *key_ke
         const float x0_0 = s0_0 - ref0;
         const float p0_0 = scalar_exp2(x0_0);
         sum0 = sum0 + p0_0;
-        scores[10 * tile] = p0_0;
+        scores[12 * tile] = p0_0;
         max1 = max1 > s0_1 ? max1 : s0_1;
         const float x0_1 = s0_1 - ref1;
         const float p0_1 = scalar_exp2(x0_1);
         sum1 = sum1 + p0_1;
-        scores[10 * tile + 1] = p0_1;
-        const int kept1 = key_keep[5 * tile + 1] != 0;
+        scores[12 * tile + 1] = p0_1;
+        const int kept1 = key_keep[6 * tile + 1] != 0;
         const int row1 = kept1;
         const float s1_0 = row1 ? c1_0 : hidden;
         const float s1_1 = row1 ? c1_1 : hidden;
@@ -353,13 +247,13 @@ static void scores_5keys_2(const float *restrict key_rows, const uint8_t *key_ke
         const float x1_0 = s1_0 - ref0;
         const float p1_0 = scalar_exp2(x1_0);
         sum0 = sum0 + p1_0;
-        scores[10 * tile + 2] = p1_0;
+        scores[12 * tile + 2] = p1_0;
         max1 = max1 > s1_1 ? max1 : s1_1;
         const float x1_1 = s1_1 - ref1;
         const float p1_1 = scalar_exp2(x1_1);
         sum1 = sum1 + p1_1;
-        scores[10 * tile + 3] = p1_1;
-        const int kept2 = key_keep[5 * tile + 2] != 0;
+        scores[12 * tile + 3] = p1_1;
+        const int kept2 = key_keep[6 * tile + 2] != 0;
         const int row2 = kept2;
         const float s2_0 = row2 ? c2_0 : hidden;
         const float s2_1 = row2 ? c2_1 : hidden;
@@ -367,13 +261,13 @@ static void scores_5keys_2(const float *restrict key_rows, const uint8_t *key_ke
         const float x2_0 = s2_0 - ref0;
         const float p2_0 = scalar_exp2(x2_0);
         sum0 = sum0 + p2_0;
-        scores[10 * tile + 4] = p2_0;
+        scores[12 * tile + 4] = p2_0;
         max1 = max1 > s2_1 ? max1 : s2_1;
         const float x2_1 = s2_1 - ref1;
         const float p2_1 = scalar_exp2(x2_1);
         sum1 = sum1 + p2_1;
-        scores[10 * tile + 5] = p2_1;
-        const int kept3 = key_keep[5 * tile + 3] != 0;
+        scores[12 * tile + 5] = p2_1;
+        const int kept3 = key_keep[6 * tile + 3] != 0;
         const int row3 = kept3;
         const float s3_0 = row3 ? c3_0 : hidden;
         const float s3_1 = row3 ? c3_1 : hidden;
@@ -381,13 +275,13 @@ static void scores_5keys_2(const float *restrict key_rows, const uint8_t *key_ke
         const float x3_0 = s3_0 - ref0;
         const float p3_0 = scalar_exp2(x3_0);
         sum0 = sum0 + p3_0;
-        scores[10 * tile + 6] = p3_0;
+        scores[12 * tile + 6] = p3_0;
         max1 = max1 > s3_1 ? max1 : s3_1;
         const float x3_1 = s3_1 - ref1;
         const float p3_1 = scalar_exp2(x3_1);
         sum1 = sum1 + p3_1;
-        scores[10 * tile + 7] = p3_1;
-        const int kept4 = key_keep[5 * tile + 4] != 0;
+        scores[12 * tile + 7] = p3_1;
+        const int kept4 = key_keep[6 * tile + 4] != 0;
         const int row4 = kept4;
         const float s4_0 = row4 ? c4_0 : hidden;
         const float s4_1 = row4 ? c4_1 : hidden;
@@ -395,227 +289,26 @@ static void scores_5keys_2(const float *restrict key_rows, const uint8_t *key_ke
         const float x4_0 = s4_0 - ref0;
         const float p4_0 = scalar_exp2(x4_0);
         sum0 = sum0 + p4_0;
-        scores[10 * tile + 8] = p4_0;
+        scores[12 * tile + 8] = p4_0;
         max1 = max1 > s4_1 ? max1 : s4_1;
         const float x4_1 = s4_1 - ref1;
         const float p4_1 = scalar_exp2(x4_1);
         sum1 = sum1 + p4_1;
-        scores[10 * tile + 9] = p4_1;
-    }
-    maxima[0] = max0;
-    sums[0] = sum0;
-    maxima[1] = max1;
-    sums[1] = sum1;
-}
-
-/* Weights of keys from 20 on, in tiles of 4. */
-static void scores_4keys_2(const float *restrict key_rows, const uint8_t *key_keep,
-    float *restrict queries, float *restrict scores, float *restrict maxima,
-    float *restrict references, float *restrict sums)
-{
-    const float ref0 = references[0];
-    float max0 = maxima[0];
-    float sum0 = sums[0];
-    const float ref1 = references[1];
-    float max1 = maxima[1];
-    float sum1 = sums[1];
-    const float hidden = minus_infinity();
-    {
-        /* 4 keys x 2 queries */
-        float c0_0 = 0.0f;
-        float c0_1 = 0.0f;
-        float c1_0 = 0.0f;
-        float c1_1 = 0.0f;
-        float c2_0 = 0.0f;
-        float c2_1 = 0.0f;
-        float c3_0 = 0.0f;
-        float c3_1 = 0.0f;
-        for (size_t k = 0; k < 16; k += 8) {
-            {
-                const float b0 = queries[2 * k];
-                const float b1 = queries[2 * k + 1];
-                const float a0 = key_rows[k + 320];
-                c0_0 = a0 * b0 + c0_0;
-                c0_1 = a0 * b1 + c0_1;
-                const float a1 = key_rows[k + 336];
-                c1_0 = a1 * b0 + c1_0;
-                c1_1 = a1 * b1 + c1_1;
-                const float a2 = key_rows[k + 352];
-                c2_0 = a2 * b0 + c2_0;
-                c2_1 = a2 * b1 + c2_1;
-                const float a3 = key_rows[k + 368];
-                c3_0 = a3 * b0 + c3_0;
-                c3_1 = a3 * b1 + c3_1;
-            }
-            {
-                const float b0 = queries[2 * k + 2];
-                const float b1 = queries[2 * k + 3];
-                const float a0 = key_rows[k + 321];
-                c0_0 = a0 * b0 + c0_0;
-                c0_1 = a0 * b1 + c0_1;
-                const float a1 = key_rows[k + 337];
-                c1_0 = a1 * b0 + c1_0;
-                c1_1 = a1 * b1 + c1_1;
-                const float a2 = key_rows[k + 353];
-                c2_0 = a2 * b0 + c2_0;
-                c2_1 = a2 * b1 + c2_1;
-                const float a3 = key_rows[k + 369];
-                c3_0 = a3 * b0 + c3_0;
-                c3_1 = a3 * b1 + c3_1;
-            }
-            {
-                const float b0 = queries[2 * k + 4];
-                const float b1 = queries[2 * k + 5];
-                const float a0 = key_rows[k + 322];
-                c0_0 = a0 * b0 + c0_0;
-                c0_1 = a0 * b1 + c0_1;
-                const float a1 = key_rows[k + 338];
-                c1_0 = a1 * b0 + c1_0;
-                c1_1 = a1 * b1 + c1_1;
-                const float a2 = key_rows[k + 354];
-                c2_0 = a2 * b0 + c2_0;
-                c2_1 = a2 * b1 + c2_1;
-                const float a3 = key_rows[k + 370];
-                c3_0 = a3 * b0 + c3_0;
-                c3_1 = a3 * b1 + c3_1;
-            }
-            {
-                const float b0 = queries[2 * k + 6];
-                const float b1 = queries[2 * k + 7];
-                const float a0 = key_rows[k + 323];
-                c0_0 = a0 * b0 + c0_0;
-                c0_1 = a0 * b1 + c0_1;
-                const float a1 = key_rows[k + 339];
-                c1_0 = a1 * b0 + c1_0;
-                c1_1 = a1 * b1 + c1_1;
-                const float a2 = key_rows[k + 355];
-                c2_0 = a2 * b0 + c2_0;
-                c2_1 = a2 * b1 + c2_1;
-                const float a3 = key_rows[k + 371];
-                c3_0 = a3 * b0 + c3_0;
-                c3_1 = a3 * b1 + c3_1;
-            }
-            {
-                const float b0 = queries[2 * k + 8];
-                const float b1 = queries[2 * k + 9];
-                const float a0 = key_rows[k + 324];
-                c0_0 = a0 * b0 + c0_0;
-                c0_1 = a0 * b1 + c0_1;
-                const float a1 = key_rows[k + 340];
-                c1_0 = a1 * b0 + c1_0;
-                c1_1 = a1 * b1 + c1_1;
-                const float a2 = key_rows[k + 356];
-                c2_0 = a2 * b0 + c2_0;
-                c2_1 = a2 * b1 + c2_1;
-                const float a3 = key_rows[k + 372];
-                c3_0 = a3 * b0 + c3_0;
-                c3_1 = a3 * b1 + c3_1;
-            }
-            {
-                const float b0 = queries[2 * k + 10];
-                const float b1 = queries[2 * k + 11];
-                const float a0 = key_rows[k + 325];
-                c0_0 = a0 * b0 + c0_0;
-                c0_1 = a0 * b1 + c0_1;
-                const float a1 = key_rows[k + 341];
-                c1_0 = a1 * b0 + c1_0;
-                c1_1 = a1 * b1 + c1_1;
-                const float a2 = key_rows[k + 357];
-                c2_0 = a2 * b0 + c2_0;
-                c2_1 = a2 * b1 + c2_1;
-                const float a3 = key_rows[k + 373];
-                c3_0 = a3 * b0 + c3_0;
-                c3_1 = a3 * b1 + c3_1;
-            }
-            {
-                const float b0 = queries[2 * k + 12];
-                const float b1 = queries[2 * k + 13];
-                const float a0 = key_rows[k + 326];
-                c0_0 = a0 * b0 + c0_0;
-                c0_1 = a0 * b1 + c0_1;
-                const float a1 = key_rows[k + 342];
-                c1_0 = a1 * b0 + c1_0;
-                c1_1 = a1 * b1 + c1_1;
-                const float a2 = key_rows[k + 358];
-                c2_0 = a2 * b0 + c2_0;
-                c2_1 = a2 * b1 + c2_1;
-                const float a3 = key_rows[k + 374];
-                c3_0 = a3 * b0 + c3_0;
-                c3_1 = a3 * b1 + c3_1;
-            }
-            {
-                const float b0 = queries[2 * k + 14];
-                const float b1 = queries[2 * k + 15];
-                const float a0 = key_rows[k + 327];
-                c0_0 = a0 * b0 + c0_0;
-                c0_1 = a0 * b1 + c0_1;
-                const float a1 = key_rows[k + 343];
-                c1_0 = a1 * b0 + c1_0;
-                c1_1 = a1 * b1 + c1_1;
-                const float a2 = key_rows[k + 359];
-                c2_0 = a2 * b0 + c2_0;
-                c2_1 = a2 * b1 + c2_1;
-                const float a3 = key_rows[k + 375];
-                c3_0 = a3 * b0 + c3_0;
-                c3_1 = a3 * b1 + c3_1;
-            }
-        }
-        const int kept0 = key_keep[20] != 0;
-        const int row0 = kept0;
-        const float s0_0 = row0 ? c0_0 : hidden;
-        const float s0_1 = row0 ? c0_1 : hidden;
-        max0 = max0 > s0_0 ? max0 : s0_0;
-        const float x0_0 = s0_0 - ref0;
-        const float p0_0 = scalar_exp2(x0_0);
-        sum0 = sum0 + p0_0;
-        scores[40] = p0_0;
-        max1 = max1 > s0_1 ? max1 : s0_1;
-        const float x0_1 = s0_1 - ref1;
-        const float p0_1 = scalar_exp2(x0_1);
-        sum1 = sum1 + p0_1;
-        scores[41] = p0_1;
-        const int kept1 = key_keep[21] != 0;
-        const int row1 = kept1;
-        const float s1_0 = row1 ? c1_0 : hidden;
-        const float s1_1 = row1 ? c1_1 : hidden;
-        max0 = max0 > s1_0 ? max0 : s1_0;
-        const float x1_0 = s1_0 - ref0;
-        const float p1_0 = scalar_exp2(x1_0);
-        sum0 = sum0 + p1_0;
-        scores[42] = p1_0;
-        max1 = max1 > s1_1 ? max1 : s1_1;
-        const float x1_1 = s1_1 - ref1;
-        const float p1_1 = scalar_exp2(x1_1);
-        sum1 = sum1 + p1_1;
-        scores[43] = p1_1;
-        const int kept2 = key_keep[22] != 0;
-        const int row2 = kept2;
-        const float s2_0 = row2 ? c2_0 : hidden;
-        const float s2_1 = row2 ? c2_1 : hidden;
-        max0 = max0 > s2_0 ? max0 : s2_0;
-        const float x2_0 = s2_0 - ref0;
-        const float p2_0 = scalar_exp2(x2_0);
-        sum0 = sum0 + p2_0;
-        scores[44] = p2_0;
-        max1 = max1 > s2_1 ? max1 : s2_1;
-        const float x2_1 = s2_1 - ref1;
-        const float p2_1 = scalar_exp2(x2_1);
-        sum1 = sum1 + p2_1;
-        scores[45] = p2_1;
-        const int kept3 = key_keep[23] != 0;
-        const int row3 = kept3;
-        const float s3_0 = row3 ? c3_0 : hidden;
-        const float s3_1 = row3 ? c3_1 : hidden;
-        max0 = max0 > s3_0 ? max0 : s3_0;
-        const float x3_0 = s3_0 - ref0;
-        const float p3_0 = scalar_exp2(x3_0);
-        sum0 = sum0 + p3_0;
-        scores[46] = p3_0;
-        max1 = max1 > s3_1 ? max1 : s3_1;
-        const float x3_1 = s3_1 - ref1;
-        const float p3_1 = scalar_exp2(x3_1);
-        sum1 = sum1 + p3_1;
-        scores[47] = p3_1;
+        scores[12 * tile + 9] = p4_1;
+        const int kept5 = key_keep[6 * tile + 5] != 0;
+        const int row5 = kept5;
+        const float s5_0 = row5 ? c5_0 : hidden;
+        const float s5_1 = row5 ? c5_1 : hidden;
+        max0 = max0 > s5_0 ? max0 : s5_0;
+        const float x5_0 = s5_0 - ref0;
+        const float p5_0 = scalar_exp2(x5_0);
+        sum0 = sum0 + p5_0;
+        scores[12 * tile + 10] = p5_0;
+        max1 = max1 > s5_1 ? max1 : s5_1;
+        const float x5_1 = s5_1 - ref1;
+        const float p5_1 = scalar_exp2(x5_1);
+        sum1 = sum1 + p5_1;
+        scores[12 * tile + 11] = p5_1;
     }
     maxima[0] = max0;
     sums[0] = sum0;
@@ -894,8 +587,7 @@ static void attend_2(const float *restrict query_rows, const float *restrict key
     float *inverse_sums = scratch + 128;
     gather_queries_2(query_rows, queries);
     start_softmax_2(maxima, references, sums);
-    scores_5keys_2(key_rows, key_keep, queries, scores, maxima, references, sums);
-    scores_4keys_2(key_rows, key_keep, queries, scores, maxima, references, sums);
+    scores_6keys_2(key_rows, key_keep, queries, scores, maxima, references, sums);
     const float middle = 8.0f;
     const float reach = 576.0f;
     const float ref0 = references[0];
@@ -917,8 +609,7 @@ static void attend_2(const float *restrict query_rows, const float *restrict key
     const int any_far1 = far0 | far1;
     if (any_far1) {
         move_references_2(maxima, references, sums);
-        scores_5keys_2(key_rows, key_keep, queries, scores, maxima, references, sums);
-        scores_4keys_2(key_rows, key_keep, queries, scores, maxima, references, sums);
+        scores_6keys_2(key_rows, key_keep, queries, scores, maxima, references, sums);
     }
     invert_sums_2(sums, inverse_sums);
     context_2_2x4(value_rows, out_rows, key_keep, scores, inverse_sums);
@@ -1025,7 +716,7 @@ const attn_kernel grouped_sdpa_scalar_kernel = {
     .workspace_bytes = GROUPED_SDPA_SCALAR_WORKSPACE_BYTES,
     .part_bytes = GROUPED_SDPA_SCALAR_PART_BYTES,
     .alignment = GROUPED_SDPA_SCALAR_ALIGNMENT,
-    .cycles = UINT64_C(35303),
+    .cycles = UINT64_C(35247),
     .forward = grouped_sdpa_scalar_forward,
     .forward_part = grouped_sdpa_scalar_forward_part,
 };

@@ -74,7 +74,7 @@ function projection.build(name, stage, problem, machine, shape)
         tile_rows = tile.rows, tile_vectors = tile.vectors,
         cycles = tile.cycles * (shape.rows // item_rows), packed_end = packed_end,
         packed_floats = packed_end - shape.packed_base,
-        unroll = tiles.depth_unroll(stage, problem, shape.depth, tile.rows * tile.vectors,
+        unroll = tiles.depth_unroll(stage, problem, machine, shape.depth, tile.rows, tile.vectors,
             shape.straight),
         straight = shape.straight,
     }
@@ -126,7 +126,7 @@ function projection.build_blocks(name, stage, problem, machine, shape)
         tile_rows = tile.rows, tile_vectors = tile.vectors,
         cycles = tile.cycles * items * shape.blocks,
         packed_end = packed_end, packed_floats = packed_end - shape.packed_base,
-        unroll = tiles.depth_unroll(stage, problem, shape.depth, tile.rows * tile.vectors,
+        unroll = tiles.depth_unroll(stage, problem, machine, shape.depth, tile.rows, tile.vectors,
             shape.straight),
         straight = shape.straight,
     }

@@ -13,20 +13,28 @@ function tiles.tile_registers(rows, vectors)
     return rows == 1 and vectors + 2 or rows * vectors + vectors + 1
 end
 
+-- Registers to spare with which gcc spills no accumulator however far the depth is unrolled. With
+-- fewer it moves loads of later steps ahead and does from four steps a turn on (AVX2 6x2).
+local ENOUGH_SPARE <const>, TIGHT_UNROLL <const> = 3, 2
+local FEW_REGISTERS <const> = 16
+
+local function spare_registers(rows, vectors, machine)
+    return machine.registers - tiles.tile_registers(rows, vectors)
+end
+
 -- Bytes a cycle that L2 delivers while the FMA pipes are busy.
 local L2_BANDWIDTH <const> = 32
 
 -- Cycles of one step along the depth: the FMA pipes, the load ports or the FMA latency decide. Half
 -- a cycle stands for loop and address work that small tiles repeat more often; a little more for
 -- every load, for panels of B that come from L2 again for every row tile, and for a tile that
--- leaves
--- few registers to spare: gcc then spills accumulators between steps (AVX2 6x2: 73 % of the peak
--- where 5x2 reaches 91 %; clang 91 and 90 %).
+-- leaves few registers to spare: of 16 the best tiles do, of 32 others are as good.
 local function step_cycles(rows, vectors, depth, machine)
     local target <const> = machine.target
     local loads <const> = rows + vectors
-    local spare <const> = machine.registers - tiles.tile_registers(rows, vectors)
-    local tight <const> = spare < 3 and 0.5 or 0
+    local spare <const> = spare_registers(rows, vectors, machine)
+    local tight <const> = spare >= ENOUGH_SPARE and 0
+        or spare > 0 and machine.registers <= FEW_REGISTERS and 0.08 or 0.5
     local step_bytes <const> = vectors * machine.lanes * FLOAT_BYTES
     local stream <const> = depth * step_bytes > target.l1d // 2 and step_bytes / L2_BANDWIDTH or 0
     return math.max(rows * vectors / target.fma_pipes, loads / target.load_ports,
@@ -95,15 +103,18 @@ function tiles.choose(name, problem, machine, shape, split_rows)
     return best
 end
 
--- Steps of the depth per turn of its loop; the depth itself: no loop.
-function tiles.depth_unroll(name, problem, depth, tile_area, straight)
+-- Steps of the depth per turn of the loop of a rows x vectors tile; the depth itself: no loop.
+function tiles.depth_unroll(name, problem, machine, depth, rows, vectors, straight)
+    local tile_area <const> = rows * vectors
     local forced <const> = problem.plan[name] and problem.plan[name].unroll
     if straight then return depth end
     if forced then return math.min(forced, depth) end
     if problem.unroll == "tiles" then return 1 end
     -- enough multiply-adds a turn to hide the loop, no more: every step costs code
-    local wanted <const> = tile_area >= 48 and 1 or tile_area >= 24 and 2 or tile_area >= 12 and 4
-        or 8
+    local wanted = tile_area >= 48 and 1 or tile_area >= 24 and 2 or tile_area >= 12 and 4 or 8
+    if rows > 1 and spare_registers(rows, vectors, machine) < ENOUGH_SPARE then
+        wanted = math.min(wanted, TIGHT_UNROLL)
+    end
     return depth * tile_area <= 128 and depth or math.min(wanted, depth)
 end
 
