@@ -70,7 +70,7 @@ local function scores_report(attention)
         blocks = {} }
     for i, block in ipairs(attention.blocks) do
         data.blocks[i] = { count = block.count, queries = block.queries or block.rows,
-            vectors = block.vectors,
+            vectors = block.vectors, lanes_a_query = block.split,
             context_row_tiles = row_groups_text(block.row_groups or attention.dim_groups) }
     end
     if attention.orientation == "dims" then
@@ -149,7 +149,8 @@ function report.lines(data)
     for _, block in ipairs(scores.blocks) do
         put("attention: %d block%s of %d %s, context row tiles %s", block.count,
             block.count == 1 and "" or "s", block.queries, block.vectors
-                and ("queries (%d vectors)"):format(block.vectors)
+                and (block.lanes_a_query and ("queries (%d lanes each)"):format(
+                    block.lanes_a_query) or ("queries (%d vectors)"):format(block.vectors))
                 or "query rows, the heads of a kv head stacked", block.context_row_tiles)
     end
     if scores.orientation == "dims" then

@@ -35,8 +35,8 @@
  *
  * Plan
  *   isa neon, unroll tiles: loops around unrolled tiles, phases 3
- *   fold: K projected, V projected (1183.7 kFLOP, 89.7 k cycles predicted) rather than K
- *     projected, Wv after the context, no V (1386.5 kFLOP, 104.7 k cycles predicted)
+ *   fold: K projected, V projected (1183.7 kFLOP, 89.8 k cycles predicted) rather than K
+ *     projected, Wv after the context, no V (1386.5 kFLOP, 104.9 k cycles predicted)
  *   fold: logits in units of log2: softmax uses exp2 alone
  *   fold: scale folded into Wq and bq
  *   fold: K bias dropped: it shifts every logit of a row alike
@@ -49,24 +49,24 @@
  *     vectors, k unrolled by 1, stored head by head
  *   o: 32 rows x 64 -> 64, tile 6x4 (rows x vectors), row tiles 2x6 + 4x5, 4 panels of 4
  *     vectors, k unrolled by 1, stored by rows
- *   attention: lanes along queries: 28703 cycles predicted with lanes along queries, 32054 along
+ *   attention: lanes along queries: 29041 cycles predicted with lanes along queries, 32054 along
  *     the head
- *   attention: 2 blocks of 16 queries (4 vectors), context row tiles 1x6 + 2x5
- *   scores: key tiles 5x6 + 1x2, k unrolled by 1
+ *   attention: 4 blocks of 8 queries (2 vectors), context row tiles 2x4
+ *   scores: key tiles 4x8, k unrolled by 1
  *   softmax: in the score tiles, whole rows, base 2, exact
- *   context: tile 6x4, k unrolled by 1, rows with NaN computed again from allowed keys
- *   matmul flops: projections 1048576, core 135168; at least 89675 cycles
- *   bytes: packed 66048, workspace 36096 (3328 more a part), stack under 8192, code about 9035
+ *   context: tile 4x4, k unrolled by 1, rows with NaN computed again from allowed keys
+ *   matmul flops: projections 1048576, core 135168; at least 89849 cycles
+ *   bytes: packed 66048, workspace 34560 (1792 more a part), stack under 8192, code about 7020
  *   workspace + 0: q, queries, head-major [head][row][dim]
  *   workspace + 2048: k, keys, head-major [head][row][dim]
  *   workspace + 4096: v, values, head-major [head][row][dim]
  *   workspace + 6144: heads, concatenated heads [row][head][dim]
  *   workspace of a part + 0: queries, query block, transposed: [head_dim][queries]
- *   workspace of a part + 256: scores, weights before division: [keys][queries]
- *   workspace of a part + 768: maxima, largest logit so far of each query
- *   workspace of a part + 784: references, reference of each query
- *   workspace of a part + 800: sums, sum of weights of each query
- *   workspace of a part + 816: inverse_sums, 1 / sum of weights of each query
+ *   workspace of a part + 128: scores, weights before division: [keys][queries]
+ *   workspace of a part + 384: maxima, largest logit so far of each query
+ *   workspace of a part + 400: references, reference of each query
+ *   workspace of a part + 416: sums, sum of weights of each query
+ *   workspace of a part + 432: inverse_sums, 1 / sum of weights of each query
  */
 #include <arm_neon.h>
 #include <stddef.h>
@@ -549,19 +549,19 @@ static void phase_project(const float *restrict weights, const attn_args *restri
 
 /* ---- Attention: scores, softmax, context ----------------------------------------------------- */
 
-/* 16 queries, transposed to [head_dim][query]. */
-static void gather_queries_16(const float *restrict query_rows, float *restrict queries)
+/* 8 queries, transposed to [head_dim][query]. */
+static void gather_queries_8(const float *restrict query_rows, float *restrict queries)
 {
-    for (size_t row_block = 0; row_block < 4; row_block++) {
+    for (size_t row_block = 0; row_block < 2; row_block++) {
         for (size_t column_block = 0; column_block < 4; column_block++) {
             transpose_block(query_rows + 64 * row_block + 4 * column_block, 16,
-                queries + 64 * column_block + 4 * row_block, 16);
+                queries + 32 * column_block + 4 * row_block, 8);
         }
     }
 }
 
 /* No key seen yet; every reference is 0. */
-static void start_softmax_16(float *restrict maxima, float *restrict references,
+static void start_softmax_8(float *restrict maxima, float *restrict references,
     float *restrict sums)
 {
     const float32x4_t nothing = vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u));
@@ -572,16 +572,10 @@ static void start_softmax_16(float *restrict maxima, float *restrict references,
     vst1q_f32(maxima + 4, nothing);
     vst1q_f32(references + 4, none);
     vst1q_f32(sums + 4, none);
-    vst1q_f32(maxima + 8, nothing);
-    vst1q_f32(references + 8, none);
-    vst1q_f32(sums + 8, none);
-    vst1q_f32(maxima + 12, nothing);
-    vst1q_f32(references + 12, none);
-    vst1q_f32(sums + 12, none);
 }
 
 /* Weights of keys that every query sees. */
-static void scores_open_16(const float *restrict key_rows, float *restrict queries,
+static void scores_open_8(const float *restrict key_rows, float *restrict queries,
     float *restrict scores, float *restrict maxima, float *restrict references,
     float *restrict sums, size_t key_full)
 {
@@ -591,209 +585,143 @@ static void scores_open_16(const float *restrict key_rows, float *restrict queri
     const float32x4_t ref1 = vld1q_f32(references + 4);
     float32x4_t max1 = vld1q_f32(maxima + 4);
     float32x4_t sum1 = vld1q_f32(sums + 4);
-    const float32x4_t ref2 = vld1q_f32(references + 8);
-    float32x4_t max2 = vld1q_f32(maxima + 8);
-    float32x4_t sum2 = vld1q_f32(sums + 8);
-    const float32x4_t ref3 = vld1q_f32(references + 12);
-    float32x4_t max3 = vld1q_f32(maxima + 12);
-    float32x4_t sum3 = vld1q_f32(sums + 12);
-    const size_t open_end = key_full / 6 * 6;
-    for (size_t key = 0; key < open_end; key += 6) {
+    const size_t open_end = key_full / 8 * 8;
+    for (size_t key = 0; key < open_end; key += 8) {
         const float *keys = key_rows + 16 * key;
-        /* 6 keys x 16 queries */
+        /* 8 keys x 8 queries */
         float32x4_t c0_0 = vdupq_n_f32(0.0f);
         float32x4_t c0_1 = vdupq_n_f32(0.0f);
-        float32x4_t c0_2 = vdupq_n_f32(0.0f);
-        float32x4_t c0_3 = vdupq_n_f32(0.0f);
         float32x4_t c1_0 = vdupq_n_f32(0.0f);
         float32x4_t c1_1 = vdupq_n_f32(0.0f);
-        float32x4_t c1_2 = vdupq_n_f32(0.0f);
-        float32x4_t c1_3 = vdupq_n_f32(0.0f);
         float32x4_t c2_0 = vdupq_n_f32(0.0f);
         float32x4_t c2_1 = vdupq_n_f32(0.0f);
-        float32x4_t c2_2 = vdupq_n_f32(0.0f);
-        float32x4_t c2_3 = vdupq_n_f32(0.0f);
         float32x4_t c3_0 = vdupq_n_f32(0.0f);
         float32x4_t c3_1 = vdupq_n_f32(0.0f);
-        float32x4_t c3_2 = vdupq_n_f32(0.0f);
-        float32x4_t c3_3 = vdupq_n_f32(0.0f);
         float32x4_t c4_0 = vdupq_n_f32(0.0f);
         float32x4_t c4_1 = vdupq_n_f32(0.0f);
-        float32x4_t c4_2 = vdupq_n_f32(0.0f);
-        float32x4_t c4_3 = vdupq_n_f32(0.0f);
         float32x4_t c5_0 = vdupq_n_f32(0.0f);
         float32x4_t c5_1 = vdupq_n_f32(0.0f);
-        float32x4_t c5_2 = vdupq_n_f32(0.0f);
-        float32x4_t c5_3 = vdupq_n_f32(0.0f);
+        float32x4_t c6_0 = vdupq_n_f32(0.0f);
+        float32x4_t c6_1 = vdupq_n_f32(0.0f);
+        float32x4_t c7_0 = vdupq_n_f32(0.0f);
+        float32x4_t c7_1 = vdupq_n_f32(0.0f);
         for (size_t k = 0; k < 16; k++) {
-            const float32x4_t b0 = vld1q_f32(queries + 16 * k);
-            const float32x4_t b1 = vld1q_f32(queries + 16 * k + 4);
-            const float32x4_t b2 = vld1q_f32(queries + 16 * k + 8);
-            const float32x4_t b3 = vld1q_f32(queries + 16 * k + 12);
+            const float32x4_t b0 = vld1q_f32(queries + 8 * k);
+            const float32x4_t b1 = vld1q_f32(queries + 8 * k + 4);
             const float32x4_t a0 = vld1q_dup_f32(keys + k);
             c0_0 = vfmaq_f32(c0_0, a0, b0);
             c0_1 = vfmaq_f32(c0_1, a0, b1);
-            c0_2 = vfmaq_f32(c0_2, a0, b2);
-            c0_3 = vfmaq_f32(c0_3, a0, b3);
             const float32x4_t a1 = vld1q_dup_f32(keys + k + 16);
             c1_0 = vfmaq_f32(c1_0, a1, b0);
             c1_1 = vfmaq_f32(c1_1, a1, b1);
-            c1_2 = vfmaq_f32(c1_2, a1, b2);
-            c1_3 = vfmaq_f32(c1_3, a1, b3);
             const float32x4_t a2 = vld1q_dup_f32(keys + k + 32);
             c2_0 = vfmaq_f32(c2_0, a2, b0);
             c2_1 = vfmaq_f32(c2_1, a2, b1);
-            c2_2 = vfmaq_f32(c2_2, a2, b2);
-            c2_3 = vfmaq_f32(c2_3, a2, b3);
             const float32x4_t a3 = vld1q_dup_f32(keys + k + 48);
             c3_0 = vfmaq_f32(c3_0, a3, b0);
             c3_1 = vfmaq_f32(c3_1, a3, b1);
-            c3_2 = vfmaq_f32(c3_2, a3, b2);
-            c3_3 = vfmaq_f32(c3_3, a3, b3);
             const float32x4_t a4 = vld1q_dup_f32(keys + k + 64);
             c4_0 = vfmaq_f32(c4_0, a4, b0);
             c4_1 = vfmaq_f32(c4_1, a4, b1);
-            c4_2 = vfmaq_f32(c4_2, a4, b2);
-            c4_3 = vfmaq_f32(c4_3, a4, b3);
             const float32x4_t a5 = vld1q_dup_f32(keys + k + 80);
             c5_0 = vfmaq_f32(c5_0, a5, b0);
             c5_1 = vfmaq_f32(c5_1, a5, b1);
-            c5_2 = vfmaq_f32(c5_2, a5, b2);
-            c5_3 = vfmaq_f32(c5_3, a5, b3);
+            const float32x4_t a6 = vld1q_dup_f32(keys + k + 96);
+            c6_0 = vfmaq_f32(c6_0, a6, b0);
+            c6_1 = vfmaq_f32(c6_1, a6, b1);
+            const float32x4_t a7 = vld1q_dup_f32(keys + k + 112);
+            c7_0 = vfmaq_f32(c7_0, a7, b0);
+            c7_1 = vfmaq_f32(c7_1, a7, b1);
         }
         max0 = vmaxq_f32(max0, c0_0);
         const float32x4_t x0_0 = vsubq_f32(c0_0, ref0);
         const float32x4_t p0_0 = vec_exp2(x0_0);
         sum0 = vaddq_f32(sum0, p0_0);
-        vst1q_f32(scores + 16 * key, p0_0);
+        vst1q_f32(scores + 8 * key, p0_0);
         max1 = vmaxq_f32(max1, c0_1);
         const float32x4_t x0_1 = vsubq_f32(c0_1, ref1);
         const float32x4_t p0_1 = vec_exp2(x0_1);
         sum1 = vaddq_f32(sum1, p0_1);
-        vst1q_f32(scores + 16 * key + 4, p0_1);
-        max2 = vmaxq_f32(max2, c0_2);
-        const float32x4_t x0_2 = vsubq_f32(c0_2, ref2);
-        const float32x4_t p0_2 = vec_exp2(x0_2);
-        sum2 = vaddq_f32(sum2, p0_2);
-        vst1q_f32(scores + 16 * key + 8, p0_2);
-        max3 = vmaxq_f32(max3, c0_3);
-        const float32x4_t x0_3 = vsubq_f32(c0_3, ref3);
-        const float32x4_t p0_3 = vec_exp2(x0_3);
-        sum3 = vaddq_f32(sum3, p0_3);
-        vst1q_f32(scores + 16 * key + 12, p0_3);
+        vst1q_f32(scores + 8 * key + 4, p0_1);
         max0 = vmaxq_f32(max0, c1_0);
         const float32x4_t x1_0 = vsubq_f32(c1_0, ref0);
         const float32x4_t p1_0 = vec_exp2(x1_0);
         sum0 = vaddq_f32(sum0, p1_0);
-        vst1q_f32(scores + 16 * key + 16, p1_0);
+        vst1q_f32(scores + 8 * key + 8, p1_0);
         max1 = vmaxq_f32(max1, c1_1);
         const float32x4_t x1_1 = vsubq_f32(c1_1, ref1);
         const float32x4_t p1_1 = vec_exp2(x1_1);
         sum1 = vaddq_f32(sum1, p1_1);
-        vst1q_f32(scores + 16 * key + 20, p1_1);
-        max2 = vmaxq_f32(max2, c1_2);
-        const float32x4_t x1_2 = vsubq_f32(c1_2, ref2);
-        const float32x4_t p1_2 = vec_exp2(x1_2);
-        sum2 = vaddq_f32(sum2, p1_2);
-        vst1q_f32(scores + 16 * key + 24, p1_2);
-        max3 = vmaxq_f32(max3, c1_3);
-        const float32x4_t x1_3 = vsubq_f32(c1_3, ref3);
-        const float32x4_t p1_3 = vec_exp2(x1_3);
-        sum3 = vaddq_f32(sum3, p1_3);
-        vst1q_f32(scores + 16 * key + 28, p1_3);
+        vst1q_f32(scores + 8 * key + 12, p1_1);
         max0 = vmaxq_f32(max0, c2_0);
         const float32x4_t x2_0 = vsubq_f32(c2_0, ref0);
         const float32x4_t p2_0 = vec_exp2(x2_0);
         sum0 = vaddq_f32(sum0, p2_0);
-        vst1q_f32(scores + 16 * key + 32, p2_0);
+        vst1q_f32(scores + 8 * key + 16, p2_0);
         max1 = vmaxq_f32(max1, c2_1);
         const float32x4_t x2_1 = vsubq_f32(c2_1, ref1);
         const float32x4_t p2_1 = vec_exp2(x2_1);
         sum1 = vaddq_f32(sum1, p2_1);
-        vst1q_f32(scores + 16 * key + 36, p2_1);
-        max2 = vmaxq_f32(max2, c2_2);
-        const float32x4_t x2_2 = vsubq_f32(c2_2, ref2);
-        const float32x4_t p2_2 = vec_exp2(x2_2);
-        sum2 = vaddq_f32(sum2, p2_2);
-        vst1q_f32(scores + 16 * key + 40, p2_2);
-        max3 = vmaxq_f32(max3, c2_3);
-        const float32x4_t x2_3 = vsubq_f32(c2_3, ref3);
-        const float32x4_t p2_3 = vec_exp2(x2_3);
-        sum3 = vaddq_f32(sum3, p2_3);
-        vst1q_f32(scores + 16 * key + 44, p2_3);
+        vst1q_f32(scores + 8 * key + 20, p2_1);
         max0 = vmaxq_f32(max0, c3_0);
         const float32x4_t x3_0 = vsubq_f32(c3_0, ref0);
         const float32x4_t p3_0 = vec_exp2(x3_0);
         sum0 = vaddq_f32(sum0, p3_0);
-        vst1q_f32(scores + 16 * key + 48, p3_0);
+        vst1q_f32(scores + 8 * key + 24, p3_0);
         max1 = vmaxq_f32(max1, c3_1);
         const float32x4_t x3_1 = vsubq_f32(c3_1, ref1);
         const float32x4_t p3_1 = vec_exp2(x3_1);
         sum1 = vaddq_f32(sum1, p3_1);
-        vst1q_f32(scores + 16 * key + 52, p3_1);
-        max2 = vmaxq_f32(max2, c3_2);
-        const float32x4_t x3_2 = vsubq_f32(c3_2, ref2);
-        const float32x4_t p3_2 = vec_exp2(x3_2);
-        sum2 = vaddq_f32(sum2, p3_2);
-        vst1q_f32(scores + 16 * key + 56, p3_2);
-        max3 = vmaxq_f32(max3, c3_3);
-        const float32x4_t x3_3 = vsubq_f32(c3_3, ref3);
-        const float32x4_t p3_3 = vec_exp2(x3_3);
-        sum3 = vaddq_f32(sum3, p3_3);
-        vst1q_f32(scores + 16 * key + 60, p3_3);
+        vst1q_f32(scores + 8 * key + 28, p3_1);
         max0 = vmaxq_f32(max0, c4_0);
         const float32x4_t x4_0 = vsubq_f32(c4_0, ref0);
         const float32x4_t p4_0 = vec_exp2(x4_0);
         sum0 = vaddq_f32(sum0, p4_0);
-        vst1q_f32(scores + 16 * key + 64, p4_0);
+        vst1q_f32(scores + 8 * key + 32, p4_0);
         max1 = vmaxq_f32(max1, c4_1);
         const float32x4_t x4_1 = vsubq_f32(c4_1, ref1);
         const float32x4_t p4_1 = vec_exp2(x4_1);
         sum1 = vaddq_f32(sum1, p4_1);
-        vst1q_f32(scores + 16 * key + 68, p4_1);
-        max2 = vmaxq_f32(max2, c4_2);
-        const float32x4_t x4_2 = vsubq_f32(c4_2, ref2);
-        const float32x4_t p4_2 = vec_exp2(x4_2);
-        sum2 = vaddq_f32(sum2, p4_2);
-        vst1q_f32(scores + 16 * key + 72, p4_2);
-        max3 = vmaxq_f32(max3, c4_3);
-        const float32x4_t x4_3 = vsubq_f32(c4_3, ref3);
-        const float32x4_t p4_3 = vec_exp2(x4_3);
-        sum3 = vaddq_f32(sum3, p4_3);
-        vst1q_f32(scores + 16 * key + 76, p4_3);
+        vst1q_f32(scores + 8 * key + 36, p4_1);
         max0 = vmaxq_f32(max0, c5_0);
         const float32x4_t x5_0 = vsubq_f32(c5_0, ref0);
         const float32x4_t p5_0 = vec_exp2(x5_0);
         sum0 = vaddq_f32(sum0, p5_0);
-        vst1q_f32(scores + 16 * key + 80, p5_0);
+        vst1q_f32(scores + 8 * key + 40, p5_0);
         max1 = vmaxq_f32(max1, c5_1);
         const float32x4_t x5_1 = vsubq_f32(c5_1, ref1);
         const float32x4_t p5_1 = vec_exp2(x5_1);
         sum1 = vaddq_f32(sum1, p5_1);
-        vst1q_f32(scores + 16 * key + 84, p5_1);
-        max2 = vmaxq_f32(max2, c5_2);
-        const float32x4_t x5_2 = vsubq_f32(c5_2, ref2);
-        const float32x4_t p5_2 = vec_exp2(x5_2);
-        sum2 = vaddq_f32(sum2, p5_2);
-        vst1q_f32(scores + 16 * key + 88, p5_2);
-        max3 = vmaxq_f32(max3, c5_3);
-        const float32x4_t x5_3 = vsubq_f32(c5_3, ref3);
-        const float32x4_t p5_3 = vec_exp2(x5_3);
-        sum3 = vaddq_f32(sum3, p5_3);
-        vst1q_f32(scores + 16 * key + 92, p5_3);
+        vst1q_f32(scores + 8 * key + 44, p5_1);
+        max0 = vmaxq_f32(max0, c6_0);
+        const float32x4_t x6_0 = vsubq_f32(c6_0, ref0);
+        const float32x4_t p6_0 = vec_exp2(x6_0);
+        sum0 = vaddq_f32(sum0, p6_0);
+        vst1q_f32(scores + 8 * key + 48, p6_0);
+        max1 = vmaxq_f32(max1, c6_1);
+        const float32x4_t x6_1 = vsubq_f32(c6_1, ref1);
+        const float32x4_t p6_1 = vec_exp2(x6_1);
+        sum1 = vaddq_f32(sum1, p6_1);
+        vst1q_f32(scores + 8 * key + 52, p6_1);
+        max0 = vmaxq_f32(max0, c7_0);
+        const float32x4_t x7_0 = vsubq_f32(c7_0, ref0);
+        const float32x4_t p7_0 = vec_exp2(x7_0);
+        sum0 = vaddq_f32(sum0, p7_0);
+        vst1q_f32(scores + 8 * key + 56, p7_0);
+        max1 = vmaxq_f32(max1, c7_1);
+        const float32x4_t x7_1 = vsubq_f32(c7_1, ref1);
+        const float32x4_t p7_1 = vec_exp2(x7_1);
+        sum1 = vaddq_f32(sum1, p7_1);
+        vst1q_f32(scores + 8 * key + 60, p7_1);
     }
     vst1q_f32(maxima, max0);
     vst1q_f32(sums, sum0);
     vst1q_f32(maxima + 4, max1);
     vst1q_f32(sums + 4, sum1);
-    vst1q_f32(maxima + 8, max2);
-    vst1q_f32(sums + 8, sum2);
-    vst1q_f32(maxima + 12, max3);
-    vst1q_f32(sums + 12, sum3);
 }
 
 /* Weights of keys that some query does not see. */
-static void scores_masked_16(const float *restrict key_rows, float *restrict queries,
+static void scores_masked_8(const float *restrict key_rows, float *restrict queries,
     float *restrict scores, float *restrict maxima, float *restrict references,
     float *restrict sums, size_t query0, size_t key_full, size_t key_end)
 {
@@ -803,77 +731,55 @@ static void scores_masked_16(const float *restrict key_rows, float *restrict que
     const float32x4_t ref1 = vld1q_f32(references + 4);
     float32x4_t max1 = vld1q_f32(maxima + 4);
     float32x4_t sum1 = vld1q_f32(sums + 4);
-    const float32x4_t ref2 = vld1q_f32(references + 8);
-    float32x4_t max2 = vld1q_f32(maxima + 8);
-    float32x4_t sum2 = vld1q_f32(sums + 8);
-    const float32x4_t ref3 = vld1q_f32(references + 12);
-    float32x4_t max3 = vld1q_f32(maxima + 12);
-    float32x4_t sum3 = vld1q_f32(sums + 12);
     const float32x4_t hidden = vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u));
-    const size_t open_end = key_full / 6 * 6;
-    const size_t masked_end = key_end < 30 ? key_end : 30;
-    for (size_t key = open_end; key < masked_end; key += 6) {
+    const size_t open_end = key_full / 8 * 8;
+    const size_t masked_end = key_end < 32 ? key_end : 32;
+    for (size_t key = open_end; key < masked_end; key += 8) {
         const float *keys = key_rows + 16 * key;
-        /* 6 keys x 16 queries, not all visible */
+        /* 8 keys x 8 queries, not all visible */
         float32x4_t c0_0 = vdupq_n_f32(0.0f);
         float32x4_t c0_1 = vdupq_n_f32(0.0f);
-        float32x4_t c0_2 = vdupq_n_f32(0.0f);
-        float32x4_t c0_3 = vdupq_n_f32(0.0f);
         float32x4_t c1_0 = vdupq_n_f32(0.0f);
         float32x4_t c1_1 = vdupq_n_f32(0.0f);
-        float32x4_t c1_2 = vdupq_n_f32(0.0f);
-        float32x4_t c1_3 = vdupq_n_f32(0.0f);
         float32x4_t c2_0 = vdupq_n_f32(0.0f);
         float32x4_t c2_1 = vdupq_n_f32(0.0f);
-        float32x4_t c2_2 = vdupq_n_f32(0.0f);
-        float32x4_t c2_3 = vdupq_n_f32(0.0f);
         float32x4_t c3_0 = vdupq_n_f32(0.0f);
         float32x4_t c3_1 = vdupq_n_f32(0.0f);
-        float32x4_t c3_2 = vdupq_n_f32(0.0f);
-        float32x4_t c3_3 = vdupq_n_f32(0.0f);
         float32x4_t c4_0 = vdupq_n_f32(0.0f);
         float32x4_t c4_1 = vdupq_n_f32(0.0f);
-        float32x4_t c4_2 = vdupq_n_f32(0.0f);
-        float32x4_t c4_3 = vdupq_n_f32(0.0f);
         float32x4_t c5_0 = vdupq_n_f32(0.0f);
         float32x4_t c5_1 = vdupq_n_f32(0.0f);
-        float32x4_t c5_2 = vdupq_n_f32(0.0f);
-        float32x4_t c5_3 = vdupq_n_f32(0.0f);
+        float32x4_t c6_0 = vdupq_n_f32(0.0f);
+        float32x4_t c6_1 = vdupq_n_f32(0.0f);
+        float32x4_t c7_0 = vdupq_n_f32(0.0f);
+        float32x4_t c7_1 = vdupq_n_f32(0.0f);
         for (size_t k = 0; k < 16; k++) {
-            const float32x4_t b0 = vld1q_f32(queries + 16 * k);
-            const float32x4_t b1 = vld1q_f32(queries + 16 * k + 4);
-            const float32x4_t b2 = vld1q_f32(queries + 16 * k + 8);
-            const float32x4_t b3 = vld1q_f32(queries + 16 * k + 12);
+            const float32x4_t b0 = vld1q_f32(queries + 8 * k);
+            const float32x4_t b1 = vld1q_f32(queries + 8 * k + 4);
             const float32x4_t a0 = vld1q_dup_f32(keys + k);
             c0_0 = vfmaq_f32(c0_0, a0, b0);
             c0_1 = vfmaq_f32(c0_1, a0, b1);
-            c0_2 = vfmaq_f32(c0_2, a0, b2);
-            c0_3 = vfmaq_f32(c0_3, a0, b3);
             const float32x4_t a1 = vld1q_dup_f32(keys + k + 16);
             c1_0 = vfmaq_f32(c1_0, a1, b0);
             c1_1 = vfmaq_f32(c1_1, a1, b1);
-            c1_2 = vfmaq_f32(c1_2, a1, b2);
-            c1_3 = vfmaq_f32(c1_3, a1, b3);
             const float32x4_t a2 = vld1q_dup_f32(keys + k + 32);
             c2_0 = vfmaq_f32(c2_0, a2, b0);
             c2_1 = vfmaq_f32(c2_1, a2, b1);
-            c2_2 = vfmaq_f32(c2_2, a2, b2);
-            c2_3 = vfmaq_f32(c2_3, a2, b3);
             const float32x4_t a3 = vld1q_dup_f32(keys + k + 48);
             c3_0 = vfmaq_f32(c3_0, a3, b0);
             c3_1 = vfmaq_f32(c3_1, a3, b1);
-            c3_2 = vfmaq_f32(c3_2, a3, b2);
-            c3_3 = vfmaq_f32(c3_3, a3, b3);
             const float32x4_t a4 = vld1q_dup_f32(keys + k + 64);
             c4_0 = vfmaq_f32(c4_0, a4, b0);
             c4_1 = vfmaq_f32(c4_1, a4, b1);
-            c4_2 = vfmaq_f32(c4_2, a4, b2);
-            c4_3 = vfmaq_f32(c4_3, a4, b3);
             const float32x4_t a5 = vld1q_dup_f32(keys + k + 80);
             c5_0 = vfmaq_f32(c5_0, a5, b0);
             c5_1 = vfmaq_f32(c5_1, a5, b1);
-            c5_2 = vfmaq_f32(c5_2, a5, b2);
-            c5_3 = vfmaq_f32(c5_3, a5, b3);
+            const float32x4_t a6 = vld1q_dup_f32(keys + k + 96);
+            c6_0 = vfmaq_f32(c6_0, a6, b0);
+            c6_1 = vfmaq_f32(c6_1, a6, b1);
+            const float32x4_t a7 = vld1q_dup_f32(keys + k + 112);
+            c7_0 = vfmaq_f32(c7_0, a7, b0);
+            c7_1 = vfmaq_f32(c7_1, a7, b1);
         }
         const size_t first_query0_0 = key > query0 ? key - query0 : 0;
         const uint32x4_t seen0_0 = lanes_from(first_query0_0);
@@ -881,324 +787,137 @@ static void scores_masked_16(const float *restrict key_rows, float *restrict que
         const size_t first_query0_1 = key > (query0 + 4) ? key - (query0 + 4) : 0;
         const uint32x4_t seen0_1 = lanes_from(first_query0_1);
         const float32x4_t s0_1 = vbslq_f32(seen0_1, c0_1, hidden);
-        const size_t first_query0_2 = key > (query0 + 8) ? key - (query0 + 8) : 0;
-        const uint32x4_t seen0_2 = lanes_from(first_query0_2);
-        const float32x4_t s0_2 = vbslq_f32(seen0_2, c0_2, hidden);
-        const size_t first_query0_3 = key > (query0 + 12) ? key - (query0 + 12) : 0;
-        const uint32x4_t seen0_3 = lanes_from(first_query0_3);
-        const float32x4_t s0_3 = vbslq_f32(seen0_3, c0_3, hidden);
         max0 = vmaxq_f32(max0, s0_0);
         const float32x4_t x0_0 = vsubq_f32(s0_0, ref0);
         const float32x4_t p0_0 = vec_exp2(x0_0);
         sum0 = vaddq_f32(sum0, p0_0);
-        vst1q_f32(scores + 16 * key, p0_0);
+        vst1q_f32(scores + 8 * key, p0_0);
         max1 = vmaxq_f32(max1, s0_1);
         const float32x4_t x0_1 = vsubq_f32(s0_1, ref1);
         const float32x4_t p0_1 = vec_exp2(x0_1);
         sum1 = vaddq_f32(sum1, p0_1);
-        vst1q_f32(scores + 16 * key + 4, p0_1);
-        max2 = vmaxq_f32(max2, s0_2);
-        const float32x4_t x0_2 = vsubq_f32(s0_2, ref2);
-        const float32x4_t p0_2 = vec_exp2(x0_2);
-        sum2 = vaddq_f32(sum2, p0_2);
-        vst1q_f32(scores + 16 * key + 8, p0_2);
-        max3 = vmaxq_f32(max3, s0_3);
-        const float32x4_t x0_3 = vsubq_f32(s0_3, ref3);
-        const float32x4_t p0_3 = vec_exp2(x0_3);
-        sum3 = vaddq_f32(sum3, p0_3);
-        vst1q_f32(scores + 16 * key + 12, p0_3);
+        vst1q_f32(scores + 8 * key + 4, p0_1);
         const size_t first_query1_0 = (key + 1) > query0 ? (key + 1) - query0 : 0;
         const uint32x4_t seen1_0 = lanes_from(first_query1_0);
         const float32x4_t s1_0 = vbslq_f32(seen1_0, c1_0, hidden);
         const size_t first_query1_1 = (key + 1) > (query0 + 4) ? (key + 1) - (query0 + 4) : 0;
         const uint32x4_t seen1_1 = lanes_from(first_query1_1);
         const float32x4_t s1_1 = vbslq_f32(seen1_1, c1_1, hidden);
-        const size_t first_query1_2 = (key + 1) > (query0 + 8) ? (key + 1) - (query0 + 8) : 0;
-        const uint32x4_t seen1_2 = lanes_from(first_query1_2);
-        const float32x4_t s1_2 = vbslq_f32(seen1_2, c1_2, hidden);
-        const size_t first_query1_3 = (key + 1) > (query0 + 12) ? (key + 1) - (query0 + 12) : 0;
-        const uint32x4_t seen1_3 = lanes_from(first_query1_3);
-        const float32x4_t s1_3 = vbslq_f32(seen1_3, c1_3, hidden);
         max0 = vmaxq_f32(max0, s1_0);
         const float32x4_t x1_0 = vsubq_f32(s1_0, ref0);
         const float32x4_t p1_0 = vec_exp2(x1_0);
         sum0 = vaddq_f32(sum0, p1_0);
-        vst1q_f32(scores + 16 * key + 16, p1_0);
+        vst1q_f32(scores + 8 * key + 8, p1_0);
         max1 = vmaxq_f32(max1, s1_1);
         const float32x4_t x1_1 = vsubq_f32(s1_1, ref1);
         const float32x4_t p1_1 = vec_exp2(x1_1);
         sum1 = vaddq_f32(sum1, p1_1);
-        vst1q_f32(scores + 16 * key + 20, p1_1);
-        max2 = vmaxq_f32(max2, s1_2);
-        const float32x4_t x1_2 = vsubq_f32(s1_2, ref2);
-        const float32x4_t p1_2 = vec_exp2(x1_2);
-        sum2 = vaddq_f32(sum2, p1_2);
-        vst1q_f32(scores + 16 * key + 24, p1_2);
-        max3 = vmaxq_f32(max3, s1_3);
-        const float32x4_t x1_3 = vsubq_f32(s1_3, ref3);
-        const float32x4_t p1_3 = vec_exp2(x1_3);
-        sum3 = vaddq_f32(sum3, p1_3);
-        vst1q_f32(scores + 16 * key + 28, p1_3);
+        vst1q_f32(scores + 8 * key + 12, p1_1);
         const size_t first_query2_0 = (key + 2) > query0 ? (key + 2) - query0 : 0;
         const uint32x4_t seen2_0 = lanes_from(first_query2_0);
         const float32x4_t s2_0 = vbslq_f32(seen2_0, c2_0, hidden);
         const size_t first_query2_1 = (key + 2) > (query0 + 4) ? (key + 2) - (query0 + 4) : 0;
         const uint32x4_t seen2_1 = lanes_from(first_query2_1);
         const float32x4_t s2_1 = vbslq_f32(seen2_1, c2_1, hidden);
-        const size_t first_query2_2 = (key + 2) > (query0 + 8) ? (key + 2) - (query0 + 8) : 0;
-        const uint32x4_t seen2_2 = lanes_from(first_query2_2);
-        const float32x4_t s2_2 = vbslq_f32(seen2_2, c2_2, hidden);
-        const size_t first_query2_3 = (key + 2) > (query0 + 12) ? (key + 2) - (query0 + 12) : 0;
-        const uint32x4_t seen2_3 = lanes_from(first_query2_3);
-        const float32x4_t s2_3 = vbslq_f32(seen2_3, c2_3, hidden);
         max0 = vmaxq_f32(max0, s2_0);
         const float32x4_t x2_0 = vsubq_f32(s2_0, ref0);
         const float32x4_t p2_0 = vec_exp2(x2_0);
         sum0 = vaddq_f32(sum0, p2_0);
-        vst1q_f32(scores + 16 * key + 32, p2_0);
+        vst1q_f32(scores + 8 * key + 16, p2_0);
         max1 = vmaxq_f32(max1, s2_1);
         const float32x4_t x2_1 = vsubq_f32(s2_1, ref1);
         const float32x4_t p2_1 = vec_exp2(x2_1);
         sum1 = vaddq_f32(sum1, p2_1);
-        vst1q_f32(scores + 16 * key + 36, p2_1);
-        max2 = vmaxq_f32(max2, s2_2);
-        const float32x4_t x2_2 = vsubq_f32(s2_2, ref2);
-        const float32x4_t p2_2 = vec_exp2(x2_2);
-        sum2 = vaddq_f32(sum2, p2_2);
-        vst1q_f32(scores + 16 * key + 40, p2_2);
-        max3 = vmaxq_f32(max3, s2_3);
-        const float32x4_t x2_3 = vsubq_f32(s2_3, ref3);
-        const float32x4_t p2_3 = vec_exp2(x2_3);
-        sum3 = vaddq_f32(sum3, p2_3);
-        vst1q_f32(scores + 16 * key + 44, p2_3);
+        vst1q_f32(scores + 8 * key + 20, p2_1);
         const size_t first_query3_0 = (key + 3) > query0 ? (key + 3) - query0 : 0;
         const uint32x4_t seen3_0 = lanes_from(first_query3_0);
         const float32x4_t s3_0 = vbslq_f32(seen3_0, c3_0, hidden);
         const size_t first_query3_1 = (key + 3) > (query0 + 4) ? (key + 3) - (query0 + 4) : 0;
         const uint32x4_t seen3_1 = lanes_from(first_query3_1);
         const float32x4_t s3_1 = vbslq_f32(seen3_1, c3_1, hidden);
-        const size_t first_query3_2 = (key + 3) > (query0 + 8) ? (key + 3) - (query0 + 8) : 0;
-        const uint32x4_t seen3_2 = lanes_from(first_query3_2);
-        const float32x4_t s3_2 = vbslq_f32(seen3_2, c3_2, hidden);
-        const size_t first_query3_3 = (key + 3) > (query0 + 12) ? (key + 3) - (query0 + 12) : 0;
-        const uint32x4_t seen3_3 = lanes_from(first_query3_3);
-        const float32x4_t s3_3 = vbslq_f32(seen3_3, c3_3, hidden);
         max0 = vmaxq_f32(max0, s3_0);
         const float32x4_t x3_0 = vsubq_f32(s3_0, ref0);
         const float32x4_t p3_0 = vec_exp2(x3_0);
         sum0 = vaddq_f32(sum0, p3_0);
-        vst1q_f32(scores + 16 * key + 48, p3_0);
+        vst1q_f32(scores + 8 * key + 24, p3_0);
         max1 = vmaxq_f32(max1, s3_1);
         const float32x4_t x3_1 = vsubq_f32(s3_1, ref1);
         const float32x4_t p3_1 = vec_exp2(x3_1);
         sum1 = vaddq_f32(sum1, p3_1);
-        vst1q_f32(scores + 16 * key + 52, p3_1);
-        max2 = vmaxq_f32(max2, s3_2);
-        const float32x4_t x3_2 = vsubq_f32(s3_2, ref2);
-        const float32x4_t p3_2 = vec_exp2(x3_2);
-        sum2 = vaddq_f32(sum2, p3_2);
-        vst1q_f32(scores + 16 * key + 56, p3_2);
-        max3 = vmaxq_f32(max3, s3_3);
-        const float32x4_t x3_3 = vsubq_f32(s3_3, ref3);
-        const float32x4_t p3_3 = vec_exp2(x3_3);
-        sum3 = vaddq_f32(sum3, p3_3);
-        vst1q_f32(scores + 16 * key + 60, p3_3);
+        vst1q_f32(scores + 8 * key + 28, p3_1);
         const size_t first_query4_0 = (key + 4) > query0 ? (key + 4) - query0 : 0;
         const uint32x4_t seen4_0 = lanes_from(first_query4_0);
         const float32x4_t s4_0 = vbslq_f32(seen4_0, c4_0, hidden);
         const size_t first_query4_1 = (key + 4) > (query0 + 4) ? (key + 4) - (query0 + 4) : 0;
         const uint32x4_t seen4_1 = lanes_from(first_query4_1);
         const float32x4_t s4_1 = vbslq_f32(seen4_1, c4_1, hidden);
-        const size_t first_query4_2 = (key + 4) > (query0 + 8) ? (key + 4) - (query0 + 8) : 0;
-        const uint32x4_t seen4_2 = lanes_from(first_query4_2);
-        const float32x4_t s4_2 = vbslq_f32(seen4_2, c4_2, hidden);
-        const size_t first_query4_3 = (key + 4) > (query0 + 12) ? (key + 4) - (query0 + 12) : 0;
-        const uint32x4_t seen4_3 = lanes_from(first_query4_3);
-        const float32x4_t s4_3 = vbslq_f32(seen4_3, c4_3, hidden);
         max0 = vmaxq_f32(max0, s4_0);
         const float32x4_t x4_0 = vsubq_f32(s4_0, ref0);
         const float32x4_t p4_0 = vec_exp2(x4_0);
         sum0 = vaddq_f32(sum0, p4_0);
-        vst1q_f32(scores + 16 * key + 64, p4_0);
+        vst1q_f32(scores + 8 * key + 32, p4_0);
         max1 = vmaxq_f32(max1, s4_1);
         const float32x4_t x4_1 = vsubq_f32(s4_1, ref1);
         const float32x4_t p4_1 = vec_exp2(x4_1);
         sum1 = vaddq_f32(sum1, p4_1);
-        vst1q_f32(scores + 16 * key + 68, p4_1);
-        max2 = vmaxq_f32(max2, s4_2);
-        const float32x4_t x4_2 = vsubq_f32(s4_2, ref2);
-        const float32x4_t p4_2 = vec_exp2(x4_2);
-        sum2 = vaddq_f32(sum2, p4_2);
-        vst1q_f32(scores + 16 * key + 72, p4_2);
-        max3 = vmaxq_f32(max3, s4_3);
-        const float32x4_t x4_3 = vsubq_f32(s4_3, ref3);
-        const float32x4_t p4_3 = vec_exp2(x4_3);
-        sum3 = vaddq_f32(sum3, p4_3);
-        vst1q_f32(scores + 16 * key + 76, p4_3);
+        vst1q_f32(scores + 8 * key + 36, p4_1);
         const size_t first_query5_0 = (key + 5) > query0 ? (key + 5) - query0 : 0;
         const uint32x4_t seen5_0 = lanes_from(first_query5_0);
         const float32x4_t s5_0 = vbslq_f32(seen5_0, c5_0, hidden);
         const size_t first_query5_1 = (key + 5) > (query0 + 4) ? (key + 5) - (query0 + 4) : 0;
         const uint32x4_t seen5_1 = lanes_from(first_query5_1);
         const float32x4_t s5_1 = vbslq_f32(seen5_1, c5_1, hidden);
-        const size_t first_query5_2 = (key + 5) > (query0 + 8) ? (key + 5) - (query0 + 8) : 0;
-        const uint32x4_t seen5_2 = lanes_from(first_query5_2);
-        const float32x4_t s5_2 = vbslq_f32(seen5_2, c5_2, hidden);
-        const size_t first_query5_3 = (key + 5) > (query0 + 12) ? (key + 5) - (query0 + 12) : 0;
-        const uint32x4_t seen5_3 = lanes_from(first_query5_3);
-        const float32x4_t s5_3 = vbslq_f32(seen5_3, c5_3, hidden);
         max0 = vmaxq_f32(max0, s5_0);
         const float32x4_t x5_0 = vsubq_f32(s5_0, ref0);
         const float32x4_t p5_0 = vec_exp2(x5_0);
         sum0 = vaddq_f32(sum0, p5_0);
-        vst1q_f32(scores + 16 * key + 80, p5_0);
+        vst1q_f32(scores + 8 * key + 40, p5_0);
         max1 = vmaxq_f32(max1, s5_1);
         const float32x4_t x5_1 = vsubq_f32(s5_1, ref1);
         const float32x4_t p5_1 = vec_exp2(x5_1);
         sum1 = vaddq_f32(sum1, p5_1);
-        vst1q_f32(scores + 16 * key + 84, p5_1);
-        max2 = vmaxq_f32(max2, s5_2);
-        const float32x4_t x5_2 = vsubq_f32(s5_2, ref2);
-        const float32x4_t p5_2 = vec_exp2(x5_2);
-        sum2 = vaddq_f32(sum2, p5_2);
-        vst1q_f32(scores + 16 * key + 88, p5_2);
-        max3 = vmaxq_f32(max3, s5_3);
-        const float32x4_t x5_3 = vsubq_f32(s5_3, ref3);
-        const float32x4_t p5_3 = vec_exp2(x5_3);
-        sum3 = vaddq_f32(sum3, p5_3);
-        vst1q_f32(scores + 16 * key + 92, p5_3);
+        vst1q_f32(scores + 8 * key + 44, p5_1);
+        const size_t first_query6_0 = (key + 6) > query0 ? (key + 6) - query0 : 0;
+        const uint32x4_t seen6_0 = lanes_from(first_query6_0);
+        const float32x4_t s6_0 = vbslq_f32(seen6_0, c6_0, hidden);
+        const size_t first_query6_1 = (key + 6) > (query0 + 4) ? (key + 6) - (query0 + 4) : 0;
+        const uint32x4_t seen6_1 = lanes_from(first_query6_1);
+        const float32x4_t s6_1 = vbslq_f32(seen6_1, c6_1, hidden);
+        max0 = vmaxq_f32(max0, s6_0);
+        const float32x4_t x6_0 = vsubq_f32(s6_0, ref0);
+        const float32x4_t p6_0 = vec_exp2(x6_0);
+        sum0 = vaddq_f32(sum0, p6_0);
+        vst1q_f32(scores + 8 * key + 48, p6_0);
+        max1 = vmaxq_f32(max1, s6_1);
+        const float32x4_t x6_1 = vsubq_f32(s6_1, ref1);
+        const float32x4_t p6_1 = vec_exp2(x6_1);
+        sum1 = vaddq_f32(sum1, p6_1);
+        vst1q_f32(scores + 8 * key + 52, p6_1);
+        const size_t first_query7_0 = (key + 7) > query0 ? (key + 7) - query0 : 0;
+        const uint32x4_t seen7_0 = lanes_from(first_query7_0);
+        const float32x4_t s7_0 = vbslq_f32(seen7_0, c7_0, hidden);
+        const size_t first_query7_1 = (key + 7) > (query0 + 4) ? (key + 7) - (query0 + 4) : 0;
+        const uint32x4_t seen7_1 = lanes_from(first_query7_1);
+        const float32x4_t s7_1 = vbslq_f32(seen7_1, c7_1, hidden);
+        max0 = vmaxq_f32(max0, s7_0);
+        const float32x4_t x7_0 = vsubq_f32(s7_0, ref0);
+        const float32x4_t p7_0 = vec_exp2(x7_0);
+        sum0 = vaddq_f32(sum0, p7_0);
+        vst1q_f32(scores + 8 * key + 56, p7_0);
+        max1 = vmaxq_f32(max1, s7_1);
+        const float32x4_t x7_1 = vsubq_f32(s7_1, ref1);
+        const float32x4_t p7_1 = vec_exp2(x7_1);
+        sum1 = vaddq_f32(sum1, p7_1);
+        vst1q_f32(scores + 8 * key + 60, p7_1);
     }
     vst1q_f32(maxima, max0);
     vst1q_f32(sums, sum0);
     vst1q_f32(maxima + 4, max1);
     vst1q_f32(sums + 4, sum1);
-    vst1q_f32(maxima + 8, max2);
-    vst1q_f32(sums + 8, sum2);
-    vst1q_f32(maxima + 12, max3);
-    vst1q_f32(sums + 12, sum3);
-}
-
-/* Weights of the last 2 keys, where some query sees them. */
-static void scores_rest_16(const float *restrict key_rows, float *restrict queries,
-    float *restrict scores, float *restrict maxima, float *restrict references,
-    float *restrict sums, size_t query0, size_t key_end)
-{
-    const float32x4_t ref0 = vld1q_f32(references);
-    float32x4_t max0 = vld1q_f32(maxima);
-    float32x4_t sum0 = vld1q_f32(sums);
-    const float32x4_t ref1 = vld1q_f32(references + 4);
-    float32x4_t max1 = vld1q_f32(maxima + 4);
-    float32x4_t sum1 = vld1q_f32(sums + 4);
-    const float32x4_t ref2 = vld1q_f32(references + 8);
-    float32x4_t max2 = vld1q_f32(maxima + 8);
-    float32x4_t sum2 = vld1q_f32(sums + 8);
-    const float32x4_t ref3 = vld1q_f32(references + 12);
-    float32x4_t max3 = vld1q_f32(maxima + 12);
-    float32x4_t sum3 = vld1q_f32(sums + 12);
-    const float32x4_t hidden = vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u));
-    if (30 < key_end) {
-        /* 2 keys x 16 queries, not all visible */
-        float32x4_t c0_0 = vdupq_n_f32(0.0f);
-        float32x4_t c0_1 = vdupq_n_f32(0.0f);
-        float32x4_t c0_2 = vdupq_n_f32(0.0f);
-        float32x4_t c0_3 = vdupq_n_f32(0.0f);
-        float32x4_t c1_0 = vdupq_n_f32(0.0f);
-        float32x4_t c1_1 = vdupq_n_f32(0.0f);
-        float32x4_t c1_2 = vdupq_n_f32(0.0f);
-        float32x4_t c1_3 = vdupq_n_f32(0.0f);
-        for (size_t k = 0; k < 16; k++) {
-            const float32x4_t b0 = vld1q_f32(queries + 16 * k);
-            const float32x4_t b1 = vld1q_f32(queries + 16 * k + 4);
-            const float32x4_t b2 = vld1q_f32(queries + 16 * k + 8);
-            const float32x4_t b3 = vld1q_f32(queries + 16 * k + 12);
-            const float32x4_t a0 = vld1q_dup_f32(key_rows + k + 480);
-            c0_0 = vfmaq_f32(c0_0, a0, b0);
-            c0_1 = vfmaq_f32(c0_1, a0, b1);
-            c0_2 = vfmaq_f32(c0_2, a0, b2);
-            c0_3 = vfmaq_f32(c0_3, a0, b3);
-            const float32x4_t a1 = vld1q_dup_f32(key_rows + k + 496);
-            c1_0 = vfmaq_f32(c1_0, a1, b0);
-            c1_1 = vfmaq_f32(c1_1, a1, b1);
-            c1_2 = vfmaq_f32(c1_2, a1, b2);
-            c1_3 = vfmaq_f32(c1_3, a1, b3);
-        }
-        const size_t first_query0_0 = 30 > query0 ? 30 - query0 : 0;
-        const uint32x4_t seen0_0 = lanes_from(first_query0_0);
-        const float32x4_t s0_0 = vbslq_f32(seen0_0, c0_0, hidden);
-        const size_t first_query0_1 = 30 > (query0 + 4) ? 30 - (query0 + 4) : 0;
-        const uint32x4_t seen0_1 = lanes_from(first_query0_1);
-        const float32x4_t s0_1 = vbslq_f32(seen0_1, c0_1, hidden);
-        const size_t first_query0_2 = 30 > (query0 + 8) ? 30 - (query0 + 8) : 0;
-        const uint32x4_t seen0_2 = lanes_from(first_query0_2);
-        const float32x4_t s0_2 = vbslq_f32(seen0_2, c0_2, hidden);
-        const size_t first_query0_3 = 30 > (query0 + 12) ? 30 - (query0 + 12) : 0;
-        const uint32x4_t seen0_3 = lanes_from(first_query0_3);
-        const float32x4_t s0_3 = vbslq_f32(seen0_3, c0_3, hidden);
-        max0 = vmaxq_f32(max0, s0_0);
-        const float32x4_t x0_0 = vsubq_f32(s0_0, ref0);
-        const float32x4_t p0_0 = vec_exp2(x0_0);
-        sum0 = vaddq_f32(sum0, p0_0);
-        vst1q_f32(scores + 480, p0_0);
-        max1 = vmaxq_f32(max1, s0_1);
-        const float32x4_t x0_1 = vsubq_f32(s0_1, ref1);
-        const float32x4_t p0_1 = vec_exp2(x0_1);
-        sum1 = vaddq_f32(sum1, p0_1);
-        vst1q_f32(scores + 484, p0_1);
-        max2 = vmaxq_f32(max2, s0_2);
-        const float32x4_t x0_2 = vsubq_f32(s0_2, ref2);
-        const float32x4_t p0_2 = vec_exp2(x0_2);
-        sum2 = vaddq_f32(sum2, p0_2);
-        vst1q_f32(scores + 488, p0_2);
-        max3 = vmaxq_f32(max3, s0_3);
-        const float32x4_t x0_3 = vsubq_f32(s0_3, ref3);
-        const float32x4_t p0_3 = vec_exp2(x0_3);
-        sum3 = vaddq_f32(sum3, p0_3);
-        vst1q_f32(scores + 492, p0_3);
-        const size_t first_query1_0 = 31 > query0 ? 31 - query0 : 0;
-        const uint32x4_t seen1_0 = lanes_from(first_query1_0);
-        const float32x4_t s1_0 = vbslq_f32(seen1_0, c1_0, hidden);
-        const size_t first_query1_1 = 31 > (query0 + 4) ? 31 - (query0 + 4) : 0;
-        const uint32x4_t seen1_1 = lanes_from(first_query1_1);
-        const float32x4_t s1_1 = vbslq_f32(seen1_1, c1_1, hidden);
-        const size_t first_query1_2 = 31 > (query0 + 8) ? 31 - (query0 + 8) : 0;
-        const uint32x4_t seen1_2 = lanes_from(first_query1_2);
-        const float32x4_t s1_2 = vbslq_f32(seen1_2, c1_2, hidden);
-        const size_t first_query1_3 = 31 > (query0 + 12) ? 31 - (query0 + 12) : 0;
-        const uint32x4_t seen1_3 = lanes_from(first_query1_3);
-        const float32x4_t s1_3 = vbslq_f32(seen1_3, c1_3, hidden);
-        max0 = vmaxq_f32(max0, s1_0);
-        const float32x4_t x1_0 = vsubq_f32(s1_0, ref0);
-        const float32x4_t p1_0 = vec_exp2(x1_0);
-        sum0 = vaddq_f32(sum0, p1_0);
-        vst1q_f32(scores + 496, p1_0);
-        max1 = vmaxq_f32(max1, s1_1);
-        const float32x4_t x1_1 = vsubq_f32(s1_1, ref1);
-        const float32x4_t p1_1 = vec_exp2(x1_1);
-        sum1 = vaddq_f32(sum1, p1_1);
-        vst1q_f32(scores + 500, p1_1);
-        max2 = vmaxq_f32(max2, s1_2);
-        const float32x4_t x1_2 = vsubq_f32(s1_2, ref2);
-        const float32x4_t p1_2 = vec_exp2(x1_2);
-        sum2 = vaddq_f32(sum2, p1_2);
-        vst1q_f32(scores + 504, p1_2);
-        max3 = vmaxq_f32(max3, s1_3);
-        const float32x4_t x1_3 = vsubq_f32(s1_3, ref3);
-        const float32x4_t p1_3 = vec_exp2(x1_3);
-        sum3 = vaddq_f32(sum3, p1_3);
-        vst1q_f32(scores + 508, p1_3);
-    }
-    vst1q_f32(maxima, max0);
-    vst1q_f32(sums, sum0);
-    vst1q_f32(maxima + 4, max1);
-    vst1q_f32(sums + 4, sum1);
-    vst1q_f32(maxima + 8, max2);
-    vst1q_f32(sums + 8, sum2);
-    vst1q_f32(maxima + 12, max3);
-    vst1q_f32(sums + 12, sum3);
 }
 
 /* References out of reach move to their maximum, rounded up. */
-static void move_references_16(float *restrict maxima, float *restrict references,
+static void move_references_8(float *restrict maxima, float *restrict references,
     float *restrict sums)
 {
     const float32x4_t middle = vdupq_n_f32(8.0f);
@@ -1230,36 +949,10 @@ static void move_references_16(float *restrict maxima, float *restrict reference
     const float32x4_t new1 = vbslq_f32(far1, whole1, ref1);
     vst1q_f32(references + 4, new1);
     vst1q_f32(sums + 4, none);
-    const float32x4_t ref2 = vld1q_f32(references + 8);
-    const float32x4_t max2 = vld1q_f32(maxima + 8);
-    const uint32x4_t seen2 = vmvnq_u32(vceqq_f32(max2,
-        vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u))));
-    const float32x4_t reached2 = vbslq_f32(seen2, max2, ref2);
-    const float32x4_t above2 = vsubq_f32(reached2, ref2);
-    const float32x4_t off2 = vsubq_f32(above2, middle);
-    const float32x4_t square2 = vmulq_f32(off2, off2);
-    const uint32x4_t far2 = vcgtq_f32(square2, reach);
-    const float32x4_t whole2 = vrndpq_f32(max2);
-    const float32x4_t new2 = vbslq_f32(far2, whole2, ref2);
-    vst1q_f32(references + 8, new2);
-    vst1q_f32(sums + 8, none);
-    const float32x4_t ref3 = vld1q_f32(references + 12);
-    const float32x4_t max3 = vld1q_f32(maxima + 12);
-    const uint32x4_t seen3 = vmvnq_u32(vceqq_f32(max3,
-        vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u))));
-    const float32x4_t reached3 = vbslq_f32(seen3, max3, ref3);
-    const float32x4_t above3 = vsubq_f32(reached3, ref3);
-    const float32x4_t off3 = vsubq_f32(above3, middle);
-    const float32x4_t square3 = vmulq_f32(off3, off3);
-    const uint32x4_t far3 = vcgtq_f32(square3, reach);
-    const float32x4_t whole3 = vrndpq_f32(max3);
-    const float32x4_t new3 = vbslq_f32(far3, whole3, ref3);
-    vst1q_f32(references + 12, new3);
-    vst1q_f32(sums + 12, none);
 }
 
 /* 1 / sum of each query's weights. */
-static void invert_sums_16(float *restrict sums, float *restrict inverse_sums)
+static void invert_sums_8(float *restrict sums, float *restrict inverse_sums)
 {
     const float32x4_t one = vdupq_n_f32(1.0f);
     const float32x4_t sum0 = vld1q_f32(sums);
@@ -1268,19 +961,13 @@ static void invert_sums_16(float *restrict sums, float *restrict inverse_sums)
     const float32x4_t sum1 = vld1q_f32(sums + 4);
     const float32x4_t inverse1 = vdivq_f32(one, sum1);
     vst1q_f32(inverse_sums + 4, inverse1);
-    const float32x4_t sum2 = vld1q_f32(sums + 8);
-    const float32x4_t inverse2 = vdivq_f32(one, sum2);
-    vst1q_f32(inverse_sums + 8, inverse2);
-    const float32x4_t sum3 = vld1q_f32(sums + 12);
-    const float32x4_t inverse3 = vdivq_f32(one, sum3);
-    vst1q_f32(inverse_sums + 12, inverse3);
 }
 
-/* Attention weights of 16 queries. */
-static void write_weights_16(float *restrict weight_rows, float *restrict scores,
+/* Attention weights of 8 queries. */
+static void write_weights_8(float *restrict weight_rows, float *restrict scores,
     float *restrict inverse_sums, size_t query0, size_t key_end)
 {
-    for (size_t row = 0; row < 16; row++) {
+    for (size_t row = 0; row < 8; row++) {
         float *row_weights = weight_rows + 32 * row;
         const float inverse = inverse_sums[row];
         if (!(inverse > 0.0f && inverse < 0x1p127f)) {
@@ -1289,11 +976,11 @@ static void write_weights_16(float *restrict weight_rows, float *restrict scores
                 row_weights[key] = 0.0f;
             }
             for (size_t key = 0; key < visible; key++) {
-                row_weights[key] = scores[16 * key + row] * inverse_sums[row];
+                row_weights[key] = scores[8 * key + row] * inverse_sums[row];
             }
         } else {
             for (size_t key = 0; key < key_end; key++) {
-                row_weights[key] = scores[16 * key + row] * inverse_sums[row];
+                row_weights[key] = scores[8 * key + row] * inverse_sums[row];
             }
             for (size_t key = key_end; key < 32; key++) {
                 row_weights[key] = 0.0f;
@@ -1303,13 +990,13 @@ static void write_weights_16(float *restrict weight_rows, float *restrict scores
 }
 
 /* One row again, from its allowed keys alone; a row without any gives 0. */
-APART void repair_row_16(const float *restrict value_rows, const float *restrict weight_column,
+APART void repair_row_8(const float *restrict value_rows, const float *restrict weight_column,
     const float *restrict inverse_sum, float *restrict out_row, size_t visible)
 {
     for (size_t vector = 0; vector < 4; vector++) {
         float32x4_t sum = vdupq_n_f32(0.0f);
         for (size_t key = 0; key < visible; key++) {
-            const float32x4_t p = vld1q_dup_f32(weight_column + 16 * key);
+            const float32x4_t p = vld1q_dup_f32(weight_column + 8 * key);
             const float32x4_t value = vld1q_f32(value_rows + 16 * key + 4 * vector);
             sum = vfmaq_f32(sum, p, value);
         }
@@ -1319,167 +1006,13 @@ APART void repair_row_16(const float *restrict value_rows, const float *restrict
     }
 }
 
-/* Weighted values of queries 0 to 5, 16 columns from 0, divided by the sums. */
-static void context_16_6x4(const float *restrict value_rows, float *restrict out_rows,
-    float *restrict scores, float *restrict inverse_sums, size_t query0)
-{
-    const size_t depth = (query0 + 6) < 32 ? (query0 + 6) : 32;
-    /* 6 queries x 16 values */
-    float32x4_t c0_0 = vdupq_n_f32(0.0f);
-    float32x4_t c0_1 = vdupq_n_f32(0.0f);
-    float32x4_t c0_2 = vdupq_n_f32(0.0f);
-    float32x4_t c0_3 = vdupq_n_f32(0.0f);
-    float32x4_t c1_0 = vdupq_n_f32(0.0f);
-    float32x4_t c1_1 = vdupq_n_f32(0.0f);
-    float32x4_t c1_2 = vdupq_n_f32(0.0f);
-    float32x4_t c1_3 = vdupq_n_f32(0.0f);
-    float32x4_t c2_0 = vdupq_n_f32(0.0f);
-    float32x4_t c2_1 = vdupq_n_f32(0.0f);
-    float32x4_t c2_2 = vdupq_n_f32(0.0f);
-    float32x4_t c2_3 = vdupq_n_f32(0.0f);
-    float32x4_t c3_0 = vdupq_n_f32(0.0f);
-    float32x4_t c3_1 = vdupq_n_f32(0.0f);
-    float32x4_t c3_2 = vdupq_n_f32(0.0f);
-    float32x4_t c3_3 = vdupq_n_f32(0.0f);
-    float32x4_t c4_0 = vdupq_n_f32(0.0f);
-    float32x4_t c4_1 = vdupq_n_f32(0.0f);
-    float32x4_t c4_2 = vdupq_n_f32(0.0f);
-    float32x4_t c4_3 = vdupq_n_f32(0.0f);
-    float32x4_t c5_0 = vdupq_n_f32(0.0f);
-    float32x4_t c5_1 = vdupq_n_f32(0.0f);
-    float32x4_t c5_2 = vdupq_n_f32(0.0f);
-    float32x4_t c5_3 = vdupq_n_f32(0.0f);
-    for (size_t k = 0; k < depth; k++) {
-        const float32x4_t b0 = vld1q_f32(value_rows + 16 * k);
-        const float32x4_t b1 = vld1q_f32(value_rows + 16 * k + 4);
-        const float32x4_t b2 = vld1q_f32(value_rows + 16 * k + 8);
-        const float32x4_t b3 = vld1q_f32(value_rows + 16 * k + 12);
-        const float32x4_t a0 = vld1q_dup_f32(scores + 16 * k);
-        c0_0 = vfmaq_f32(c0_0, a0, b0);
-        c0_1 = vfmaq_f32(c0_1, a0, b1);
-        c0_2 = vfmaq_f32(c0_2, a0, b2);
-        c0_3 = vfmaq_f32(c0_3, a0, b3);
-        const float32x4_t a1 = vld1q_dup_f32(scores + 16 * k + 1);
-        c1_0 = vfmaq_f32(c1_0, a1, b0);
-        c1_1 = vfmaq_f32(c1_1, a1, b1);
-        c1_2 = vfmaq_f32(c1_2, a1, b2);
-        c1_3 = vfmaq_f32(c1_3, a1, b3);
-        const float32x4_t a2 = vld1q_dup_f32(scores + 16 * k + 2);
-        c2_0 = vfmaq_f32(c2_0, a2, b0);
-        c2_1 = vfmaq_f32(c2_1, a2, b1);
-        c2_2 = vfmaq_f32(c2_2, a2, b2);
-        c2_3 = vfmaq_f32(c2_3, a2, b3);
-        const float32x4_t a3 = vld1q_dup_f32(scores + 16 * k + 3);
-        c3_0 = vfmaq_f32(c3_0, a3, b0);
-        c3_1 = vfmaq_f32(c3_1, a3, b1);
-        c3_2 = vfmaq_f32(c3_2, a3, b2);
-        c3_3 = vfmaq_f32(c3_3, a3, b3);
-        const float32x4_t a4 = vld1q_dup_f32(scores + 16 * k + 4);
-        c4_0 = vfmaq_f32(c4_0, a4, b0);
-        c4_1 = vfmaq_f32(c4_1, a4, b1);
-        c4_2 = vfmaq_f32(c4_2, a4, b2);
-        c4_3 = vfmaq_f32(c4_3, a4, b3);
-        const float32x4_t a5 = vld1q_dup_f32(scores + 16 * k + 5);
-        c5_0 = vfmaq_f32(c5_0, a5, b0);
-        c5_1 = vfmaq_f32(c5_1, a5, b1);
-        c5_2 = vfmaq_f32(c5_2, a5, b2);
-        c5_3 = vfmaq_f32(c5_3, a5, b3);
-    }
-    const float32x4_t inverse0 = vld1q_dup_f32(inverse_sums);
-    const float32x4_t o0_0 = vmulq_f32(c0_0, inverse0);
-    vst1q_f32(out_rows, o0_0);
-    const float32x4_t o0_1 = vmulq_f32(c0_1, inverse0);
-    vst1q_f32(out_rows + 4, o0_1);
-    const float32x4_t o0_2 = vmulq_f32(c0_2, inverse0);
-    vst1q_f32(out_rows + 8, o0_2);
-    const float32x4_t o0_3 = vmulq_f32(c0_3, inverse0);
-    vst1q_f32(out_rows + 12, o0_3);
-    const float32x4_t inverse1 = vld1q_dup_f32(inverse_sums + 1);
-    const float32x4_t o1_0 = vmulq_f32(c1_0, inverse1);
-    vst1q_f32(out_rows + 64, o1_0);
-    const float32x4_t o1_1 = vmulq_f32(c1_1, inverse1);
-    vst1q_f32(out_rows + 68, o1_1);
-    const float32x4_t o1_2 = vmulq_f32(c1_2, inverse1);
-    vst1q_f32(out_rows + 72, o1_2);
-    const float32x4_t o1_3 = vmulq_f32(c1_3, inverse1);
-    vst1q_f32(out_rows + 76, o1_3);
-    const float32x4_t inverse2 = vld1q_dup_f32(inverse_sums + 2);
-    const float32x4_t o2_0 = vmulq_f32(c2_0, inverse2);
-    vst1q_f32(out_rows + 128, o2_0);
-    const float32x4_t o2_1 = vmulq_f32(c2_1, inverse2);
-    vst1q_f32(out_rows + 132, o2_1);
-    const float32x4_t o2_2 = vmulq_f32(c2_2, inverse2);
-    vst1q_f32(out_rows + 136, o2_2);
-    const float32x4_t o2_3 = vmulq_f32(c2_3, inverse2);
-    vst1q_f32(out_rows + 140, o2_3);
-    const float32x4_t inverse3 = vld1q_dup_f32(inverse_sums + 3);
-    const float32x4_t o3_0 = vmulq_f32(c3_0, inverse3);
-    vst1q_f32(out_rows + 192, o3_0);
-    const float32x4_t o3_1 = vmulq_f32(c3_1, inverse3);
-    vst1q_f32(out_rows + 196, o3_1);
-    const float32x4_t o3_2 = vmulq_f32(c3_2, inverse3);
-    vst1q_f32(out_rows + 200, o3_2);
-    const float32x4_t o3_3 = vmulq_f32(c3_3, inverse3);
-    vst1q_f32(out_rows + 204, o3_3);
-    const float32x4_t inverse4 = vld1q_dup_f32(inverse_sums + 4);
-    const float32x4_t o4_0 = vmulq_f32(c4_0, inverse4);
-    vst1q_f32(out_rows + 256, o4_0);
-    const float32x4_t o4_1 = vmulq_f32(c4_1, inverse4);
-    vst1q_f32(out_rows + 260, o4_1);
-    const float32x4_t o4_2 = vmulq_f32(c4_2, inverse4);
-    vst1q_f32(out_rows + 264, o4_2);
-    const float32x4_t o4_3 = vmulq_f32(c4_3, inverse4);
-    vst1q_f32(out_rows + 268, o4_3);
-    const float32x4_t inverse5 = vld1q_dup_f32(inverse_sums + 5);
-    const float32x4_t o5_0 = vmulq_f32(c5_0, inverse5);
-    vst1q_f32(out_rows + 320, o5_0);
-    const float32x4_t o5_1 = vmulq_f32(c5_1, inverse5);
-    vst1q_f32(out_rows + 324, o5_1);
-    const float32x4_t o5_2 = vmulq_f32(c5_2, inverse5);
-    vst1q_f32(out_rows + 328, o5_2);
-    const float32x4_t o5_3 = vmulq_f32(c5_3, inverse5);
-    vst1q_f32(out_rows + 332, o5_3);
-    float32x4_t total = o0_0;
-    total = vaddq_f32(total, o0_1);
-    total = vaddq_f32(total, o0_2);
-    total = vaddq_f32(total, o0_3);
-    total = vaddq_f32(total, o1_0);
-    total = vaddq_f32(total, o1_1);
-    total = vaddq_f32(total, o1_2);
-    total = vaddq_f32(total, o1_3);
-    total = vaddq_f32(total, o2_0);
-    total = vaddq_f32(total, o2_1);
-    total = vaddq_f32(total, o2_2);
-    total = vaddq_f32(total, o2_3);
-    total = vaddq_f32(total, o3_0);
-    total = vaddq_f32(total, o3_1);
-    total = vaddq_f32(total, o3_2);
-    total = vaddq_f32(total, o3_3);
-    total = vaddq_f32(total, o4_0);
-    total = vaddq_f32(total, o4_1);
-    total = vaddq_f32(total, o4_2);
-    total = vaddq_f32(total, o4_3);
-    total = vaddq_f32(total, o5_0);
-    total = vaddq_f32(total, o5_1);
-    total = vaddq_f32(total, o5_2);
-    total = vaddq_f32(total, o5_3);
-    const int found = (vminvq_u32(vceqq_f32(total, total)) == 0);
-    if (found) {
-        for (size_t repaired = 0; repaired < 6; repaired++) {
-            const size_t visible = (query0 + repaired + 1) < 32 ? (query0 + repaired + 1) : 32;
-            repair_row_16(value_rows, scores + repaired, inverse_sums + repaired,
-                out_rows + 64 * repaired, visible);
-        }
-    }
-}
-
-/* Weighted values of queries 6 to 15, 16 columns from 0, divided by the sums. */
-static void context_16_5x4(const float *restrict value_rows, float *restrict out_rows,
+/* Weighted values of queries 0 to 7, 16 columns from 0, divided by the sums. */
+static void context_8_4x4(const float *restrict value_rows, float *restrict out_rows,
     float *restrict scores, float *restrict inverse_sums, size_t query0)
 {
     for (size_t tile = 0; tile < 2; tile++) {
-        const size_t depth = (query0 + 5 * tile + 11) < 32 ? (query0 + 5 * tile + 11) : 32;
-        /* 5 queries x 16 values */
+        const size_t depth = (query0 + 4 * tile + 4) < 32 ? (query0 + 4 * tile + 4) : 32;
+        /* 4 queries x 16 values */
         float32x4_t c0_0 = vdupq_n_f32(0.0f);
         float32x4_t c0_1 = vdupq_n_f32(0.0f);
         float32x4_t c0_2 = vdupq_n_f32(0.0f);
@@ -1496,86 +1029,68 @@ static void context_16_5x4(const float *restrict value_rows, float *restrict out
         float32x4_t c3_1 = vdupq_n_f32(0.0f);
         float32x4_t c3_2 = vdupq_n_f32(0.0f);
         float32x4_t c3_3 = vdupq_n_f32(0.0f);
-        float32x4_t c4_0 = vdupq_n_f32(0.0f);
-        float32x4_t c4_1 = vdupq_n_f32(0.0f);
-        float32x4_t c4_2 = vdupq_n_f32(0.0f);
-        float32x4_t c4_3 = vdupq_n_f32(0.0f);
         for (size_t k = 0; k < depth; k++) {
             const float32x4_t b0 = vld1q_f32(value_rows + 16 * k);
             const float32x4_t b1 = vld1q_f32(value_rows + 16 * k + 4);
             const float32x4_t b2 = vld1q_f32(value_rows + 16 * k + 8);
             const float32x4_t b3 = vld1q_f32(value_rows + 16 * k + 12);
-            const float32x4_t a0 = vld1q_dup_f32(scores + 16 * k + 5 * tile + 6);
+            const float32x4_t a0 = vld1q_dup_f32(scores + 8 * k + 4 * tile);
             c0_0 = vfmaq_f32(c0_0, a0, b0);
             c0_1 = vfmaq_f32(c0_1, a0, b1);
             c0_2 = vfmaq_f32(c0_2, a0, b2);
             c0_3 = vfmaq_f32(c0_3, a0, b3);
-            const float32x4_t a1 = vld1q_dup_f32(scores + 16 * k + 5 * tile + 7);
+            const float32x4_t a1 = vld1q_dup_f32(scores + 8 * k + 4 * tile + 1);
             c1_0 = vfmaq_f32(c1_0, a1, b0);
             c1_1 = vfmaq_f32(c1_1, a1, b1);
             c1_2 = vfmaq_f32(c1_2, a1, b2);
             c1_3 = vfmaq_f32(c1_3, a1, b3);
-            const float32x4_t a2 = vld1q_dup_f32(scores + 16 * k + 5 * tile + 8);
+            const float32x4_t a2 = vld1q_dup_f32(scores + 8 * k + 4 * tile + 2);
             c2_0 = vfmaq_f32(c2_0, a2, b0);
             c2_1 = vfmaq_f32(c2_1, a2, b1);
             c2_2 = vfmaq_f32(c2_2, a2, b2);
             c2_3 = vfmaq_f32(c2_3, a2, b3);
-            const float32x4_t a3 = vld1q_dup_f32(scores + 16 * k + 5 * tile + 9);
+            const float32x4_t a3 = vld1q_dup_f32(scores + 8 * k + 4 * tile + 3);
             c3_0 = vfmaq_f32(c3_0, a3, b0);
             c3_1 = vfmaq_f32(c3_1, a3, b1);
             c3_2 = vfmaq_f32(c3_2, a3, b2);
             c3_3 = vfmaq_f32(c3_3, a3, b3);
-            const float32x4_t a4 = vld1q_dup_f32(scores + 16 * k + 5 * tile + 10);
-            c4_0 = vfmaq_f32(c4_0, a4, b0);
-            c4_1 = vfmaq_f32(c4_1, a4, b1);
-            c4_2 = vfmaq_f32(c4_2, a4, b2);
-            c4_3 = vfmaq_f32(c4_3, a4, b3);
         }
-        const float32x4_t inverse0 = vld1q_dup_f32(inverse_sums + 5 * tile + 6);
+        const float32x4_t inverse0 = vld1q_dup_f32(inverse_sums + 4 * tile);
         const float32x4_t o0_0 = vmulq_f32(c0_0, inverse0);
-        vst1q_f32(out_rows + 320 * tile + 384, o0_0);
+        vst1q_f32(out_rows + 256 * tile, o0_0);
         const float32x4_t o0_1 = vmulq_f32(c0_1, inverse0);
-        vst1q_f32(out_rows + 320 * tile + 388, o0_1);
+        vst1q_f32(out_rows + 256 * tile + 4, o0_1);
         const float32x4_t o0_2 = vmulq_f32(c0_2, inverse0);
-        vst1q_f32(out_rows + 320 * tile + 392, o0_2);
+        vst1q_f32(out_rows + 256 * tile + 8, o0_2);
         const float32x4_t o0_3 = vmulq_f32(c0_3, inverse0);
-        vst1q_f32(out_rows + 320 * tile + 396, o0_3);
-        const float32x4_t inverse1 = vld1q_dup_f32(inverse_sums + 5 * tile + 7);
+        vst1q_f32(out_rows + 256 * tile + 12, o0_3);
+        const float32x4_t inverse1 = vld1q_dup_f32(inverse_sums + 4 * tile + 1);
         const float32x4_t o1_0 = vmulq_f32(c1_0, inverse1);
-        vst1q_f32(out_rows + 320 * tile + 448, o1_0);
+        vst1q_f32(out_rows + 256 * tile + 64, o1_0);
         const float32x4_t o1_1 = vmulq_f32(c1_1, inverse1);
-        vst1q_f32(out_rows + 320 * tile + 452, o1_1);
+        vst1q_f32(out_rows + 256 * tile + 68, o1_1);
         const float32x4_t o1_2 = vmulq_f32(c1_2, inverse1);
-        vst1q_f32(out_rows + 320 * tile + 456, o1_2);
+        vst1q_f32(out_rows + 256 * tile + 72, o1_2);
         const float32x4_t o1_3 = vmulq_f32(c1_3, inverse1);
-        vst1q_f32(out_rows + 320 * tile + 460, o1_3);
-        const float32x4_t inverse2 = vld1q_dup_f32(inverse_sums + 5 * tile + 8);
+        vst1q_f32(out_rows + 256 * tile + 76, o1_3);
+        const float32x4_t inverse2 = vld1q_dup_f32(inverse_sums + 4 * tile + 2);
         const float32x4_t o2_0 = vmulq_f32(c2_0, inverse2);
-        vst1q_f32(out_rows + 320 * tile + 512, o2_0);
+        vst1q_f32(out_rows + 256 * tile + 128, o2_0);
         const float32x4_t o2_1 = vmulq_f32(c2_1, inverse2);
-        vst1q_f32(out_rows + 320 * tile + 516, o2_1);
+        vst1q_f32(out_rows + 256 * tile + 132, o2_1);
         const float32x4_t o2_2 = vmulq_f32(c2_2, inverse2);
-        vst1q_f32(out_rows + 320 * tile + 520, o2_2);
+        vst1q_f32(out_rows + 256 * tile + 136, o2_2);
         const float32x4_t o2_3 = vmulq_f32(c2_3, inverse2);
-        vst1q_f32(out_rows + 320 * tile + 524, o2_3);
-        const float32x4_t inverse3 = vld1q_dup_f32(inverse_sums + 5 * tile + 9);
+        vst1q_f32(out_rows + 256 * tile + 140, o2_3);
+        const float32x4_t inverse3 = vld1q_dup_f32(inverse_sums + 4 * tile + 3);
         const float32x4_t o3_0 = vmulq_f32(c3_0, inverse3);
-        vst1q_f32(out_rows + 320 * tile + 576, o3_0);
+        vst1q_f32(out_rows + 256 * tile + 192, o3_0);
         const float32x4_t o3_1 = vmulq_f32(c3_1, inverse3);
-        vst1q_f32(out_rows + 320 * tile + 580, o3_1);
+        vst1q_f32(out_rows + 256 * tile + 196, o3_1);
         const float32x4_t o3_2 = vmulq_f32(c3_2, inverse3);
-        vst1q_f32(out_rows + 320 * tile + 584, o3_2);
+        vst1q_f32(out_rows + 256 * tile + 200, o3_2);
         const float32x4_t o3_3 = vmulq_f32(c3_3, inverse3);
-        vst1q_f32(out_rows + 320 * tile + 588, o3_3);
-        const float32x4_t inverse4 = vld1q_dup_f32(inverse_sums + 5 * tile + 10);
-        const float32x4_t o4_0 = vmulq_f32(c4_0, inverse4);
-        vst1q_f32(out_rows + 320 * tile + 640, o4_0);
-        const float32x4_t o4_1 = vmulq_f32(c4_1, inverse4);
-        vst1q_f32(out_rows + 320 * tile + 644, o4_1);
-        const float32x4_t o4_2 = vmulq_f32(c4_2, inverse4);
-        vst1q_f32(out_rows + 320 * tile + 648, o4_2);
-        const float32x4_t o4_3 = vmulq_f32(c4_3, inverse4);
-        vst1q_f32(out_rows + 320 * tile + 652, o4_3);
+        vst1q_f32(out_rows + 256 * tile + 204, o3_3);
         float32x4_t total = o0_0;
         total = vaddq_f32(total, o0_1);
         total = vaddq_f32(total, o0_2);
@@ -1592,42 +1107,36 @@ static void context_16_5x4(const float *restrict value_rows, float *restrict out
         total = vaddq_f32(total, o3_1);
         total = vaddq_f32(total, o3_2);
         total = vaddq_f32(total, o3_3);
-        total = vaddq_f32(total, o4_0);
-        total = vaddq_f32(total, o4_1);
-        total = vaddq_f32(total, o4_2);
-        total = vaddq_f32(total, o4_3);
         const int found = (vminvq_u32(vceqq_f32(total, total)) == 0);
         if (found) {
-            for (size_t repaired = 0; repaired < 5; repaired++) {
-                const size_t visible = (query0 + 5 * tile + repaired + 7) < 32 ? (query0 + 5 * tile
-                    + repaired + 7) : 32;
-                repair_row_16(value_rows, scores + 5 * tile + repaired + 6,
-                    inverse_sums + 5 * tile + repaired + 6,
-                    out_rows + 320 * tile + 64 * repaired + 384, visible);
+            for (size_t repaired = 0; repaired < 4; repaired++) {
+                const size_t visible = (query0 + 4 * tile + repaired + 1) < 32 ? (query0 + 4 * tile
+                    + repaired + 1) : 32;
+                repair_row_8(value_rows, scores + 4 * tile + repaired,
+                    inverse_sums + 4 * tile + repaired, out_rows + 256 * tile + 64 * repaired,
+                    visible);
             }
         }
     }
 }
 
-/* Attention of one head for 16 queries. */
-static void attend_16(const float *restrict query_rows, const float *restrict key_rows,
+/* Attention of one head for 8 queries. */
+static void attend_8(const float *restrict query_rows, const float *restrict key_rows,
     const float *restrict value_rows, float *restrict out_rows, float *restrict weight_rows,
     float *restrict scratch, size_t query0)
 {
     float *queries = scratch;
-    float *scores = scratch + 256;
-    float *maxima = scratch + 768;
-    float *references = scratch + 784;
-    float *sums = scratch + 800;
-    float *inverse_sums = scratch + 816;
+    float *scores = scratch + 128;
+    float *maxima = scratch + 384;
+    float *references = scratch + 400;
+    float *sums = scratch + 416;
+    float *inverse_sums = scratch + 432;
     const size_t key_full = (query0 + 1) < 32 ? (query0 + 1) : 32;
-    const size_t key_end = (query0 + 16) < 32 ? (query0 + 16) : 32;
-    gather_queries_16(query_rows, queries);
-    start_softmax_16(maxima, references, sums);
-    scores_open_16(key_rows, queries, scores, maxima, references, sums, key_full);
-    scores_masked_16(key_rows, queries, scores, maxima, references, sums, query0, key_full,
-        key_end);
-    scores_rest_16(key_rows, queries, scores, maxima, references, sums, query0, key_end);
+    const size_t key_end = (query0 + 8) < 32 ? (query0 + 8) : 32;
+    gather_queries_8(query_rows, queries);
+    start_softmax_8(maxima, references, sums);
+    scores_open_8(key_rows, queries, scores, maxima, references, sums, key_full);
+    scores_masked_8(key_rows, queries, scores, maxima, references, sums, query0, key_full, key_end);
     const float32x4_t middle = vdupq_n_f32(8.0f);
     const float32x4_t reach = vdupq_n_f32(576.0f);
     const float32x4_t ref0 = vld1q_f32(references);
@@ -1649,37 +1158,15 @@ static void attend_16(const float *restrict query_rows, const float *restrict ke
     const float32x4_t square1 = vmulq_f32(off1, off1);
     const int far1 = (vmaxvq_u32(vcgtq_f32(square1, reach)) != 0);
     const int any_far1 = far0 | far1;
-    const float32x4_t ref2 = vld1q_f32(references + 8);
-    const float32x4_t max2 = vld1q_f32(maxima + 8);
-    const uint32x4_t seen2 = vmvnq_u32(vceqq_f32(max2,
-        vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u))));
-    const float32x4_t reached2 = vbslq_f32(seen2, max2, ref2);
-    const float32x4_t above2 = vsubq_f32(reached2, ref2);
-    const float32x4_t off2 = vsubq_f32(above2, middle);
-    const float32x4_t square2 = vmulq_f32(off2, off2);
-    const int far2 = (vmaxvq_u32(vcgtq_f32(square2, reach)) != 0);
-    const int any_far2 = any_far1 | far2;
-    const float32x4_t ref3 = vld1q_f32(references + 12);
-    const float32x4_t max3 = vld1q_f32(maxima + 12);
-    const uint32x4_t seen3 = vmvnq_u32(vceqq_f32(max3,
-        vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u))));
-    const float32x4_t reached3 = vbslq_f32(seen3, max3, ref3);
-    const float32x4_t above3 = vsubq_f32(reached3, ref3);
-    const float32x4_t off3 = vsubq_f32(above3, middle);
-    const float32x4_t square3 = vmulq_f32(off3, off3);
-    const int far3 = (vmaxvq_u32(vcgtq_f32(square3, reach)) != 0);
-    const int any_far3 = any_far2 | far3;
-    if (any_far3) {
-        move_references_16(maxima, references, sums);
-        scores_open_16(key_rows, queries, scores, maxima, references, sums, key_full);
-        scores_masked_16(key_rows, queries, scores, maxima, references, sums, query0, key_full,
+    if (any_far1) {
+        move_references_8(maxima, references, sums);
+        scores_open_8(key_rows, queries, scores, maxima, references, sums, key_full);
+        scores_masked_8(key_rows, queries, scores, maxima, references, sums, query0, key_full,
             key_end);
-        scores_rest_16(key_rows, queries, scores, maxima, references, sums, query0, key_end);
     }
-    invert_sums_16(sums, inverse_sums);
-    write_weights_16(weight_rows, scores, inverse_sums, query0, key_end);
-    context_16_6x4(value_rows, out_rows, scores, inverse_sums, query0);
-    context_16_5x4(value_rows, out_rows, scores, inverse_sums, query0);
+    invert_sums_8(sums, inverse_sums);
+    write_weights_8(weight_rows, scores, inverse_sums, query0, key_end);
+    context_8_4x4(value_rows, out_rows, scores, inverse_sums, query0);
 }
 
 /* Attention: scores, softmax, context. */
@@ -1691,17 +1178,17 @@ static void phase_attention(const attn_args *restrict args, float *restrict work
     float *ws_k = workspace + 2048;
     float *ws_v = workspace + 4096;
     float *ws_heads = workspace + 6144;
-    float *scratch = workspace + 832 * part + 8192;
+    float *scratch = workspace + 448 * part + 8192;
     {
-        const size_t first = 8 * part / parts;
-        const size_t last = 8 * (part + 1) / parts;
+        const size_t first = 16 * part / parts;
+        const size_t last = 16 * (part + 1) / parts;
         for (size_t unit = first; unit < last; unit++) {
-            const size_t turn = unit % 2;
-            const size_t block = turn % 2 == 0 ? turn / 2 : 1 - turn / 2;
-            const size_t head = unit / 2;
-            attend_16(ws_q + 512 * head + 256 * block, ws_k + 512 * head, ws_v + 512 * head,
-                ws_heads + 16 * head + 1024 * block, weights_out + 1024 * head + 512 * block,
-                scratch, 16 * block);
+            const size_t turn = unit % 4;
+            const size_t block = turn % 2 == 0 ? turn / 2 : 3 - turn / 2;
+            const size_t head = unit / 4;
+            attend_8(ws_q + 512 * head + 128 * block, ws_k + 512 * head, ws_v + 512 * head,
+                ws_heads + 16 * head + 512 * block, weights_out + 1024 * head + 256 * block,
+                scratch, 8 * block);
         }
     }
 }
@@ -1992,7 +1479,7 @@ const attn_kernel causal_32x64_kernel = {
     .workspace_bytes = CAUSAL_32X64_WORKSPACE_BYTES,
     .part_bytes = CAUSAL_32X64_PART_BYTES,
     .alignment = CAUSAL_32X64_ALIGNMENT,
-    .cycles = UINT64_C(89675),
+    .cycles = UINT64_C(89849),
     .forward = causal_32x64_forward,
     .forward_part = causal_32x64_forward_part,
 };

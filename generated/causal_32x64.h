@@ -147,8 +147,8 @@ extern "C" {
 /* Bytes of the packed weights (0: none needed), of the workspace of one part and of every further
  * part; alignment of both; phases of causal_32x64_forward_part. */
 #define CAUSAL_32X64_PACKED_BYTES 66048
-#define CAUSAL_32X64_WORKSPACE_BYTES 36096
-#define CAUSAL_32X64_PART_BYTES 3328
+#define CAUSAL_32X64_WORKSPACE_BYTES 34560
+#define CAUSAL_32X64_PART_BYTES 1792
 #define CAUSAL_32X64_ALIGNMENT 64
 #define CAUSAL_32X64_PHASES 3
 

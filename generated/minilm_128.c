@@ -58,8 +58,8 @@
  *   softmax: in the score tiles, whole rows, base 2, exact
  *   context: tile 13x2, k unrolled by 1, rows with NaN computed again from allowed keys
  *   matmul flops: projections 150994944, core 25165824; at least 3175128 cycles
- *   bytes: packed 2363904, workspace 828416 (41984 more a part), stack under 32768, code about
- *     20070
+ *   bytes: packed 2363904, workspace 828480 (42048 more a part), stack under 32768, code about
+ *     23590
  *   workspace + 0: q, queries, head-major [head][row][dim]
  *   workspace + 49152: k, keys, head-major [head][row][dim]
  *   workspace + 98304: v, values, head-major [head][row][dim]
@@ -70,6 +70,7 @@
  *   workspace of a part + 10304: references, reference of each query
  *   workspace of a part + 10368: sums, sum of weights of each query
  *   workspace of a part + 10432: inverse_sums, 1 / sum of weights of each query
+ *   workspace of a part + 10496: trust, not 0: the last block of queries was within reach of 0
  */
 #include <immintrin.h>
 #include <stddef.h>
@@ -771,7 +772,7 @@ static void start_softmax_64(float *restrict maxima, float *restrict references,
 }
 
 /* Weights of keys that every query sees. */
-static void scores_open_64(const float *restrict key_rows, float *restrict queries,
+APART void scores_open_64(const float *restrict key_rows, float *restrict queries,
     float *restrict scores, float *restrict maxima, float *restrict references,
     float *restrict sums, size_t key_full)
 {
@@ -983,7 +984,7 @@ static void scores_open_64(const float *restrict key_rows, float *restrict queri
 }
 
 /* Weights of keys that some query does not see. */
-static void scores_masked_64(const float *restrict key_rows, float *restrict queries,
+APART void scores_masked_64(const float *restrict key_rows, float *restrict queries,
     float *restrict scores, float *restrict maxima, float *restrict references,
     float *restrict sums, size_t length, size_t key_full, size_t key_end)
 {
@@ -1233,7 +1234,7 @@ static void scores_masked_64(const float *restrict key_rows, float *restrict que
 }
 
 /* Weights of the last 2 keys, where some query sees them. */
-static void scores_rest_64(const float *restrict key_rows, float *restrict queries,
+APART void scores_rest_64(const float *restrict key_rows, float *restrict queries,
     float *restrict scores, float *restrict maxima, float *restrict references,
     float *restrict sums, size_t length, size_t key_end)
 {
@@ -1398,6 +1399,434 @@ static void move_references_64(float *restrict maxima, float *restrict reference
     const __m512 new3 = _mm512_mask_blend_ps(far3, ref3, whole3);
     _mm512_storeu_ps(references + 48, new3);
     _mm512_storeu_ps(sums + 48, none);
+}
+
+/* The block's sums start again. */
+static void restart_sums_64(float *restrict sums)
+{
+    const __m512 none = _mm512_setzero_ps();
+    _mm512_storeu_ps(sums, none);
+    _mm512_storeu_ps(sums + 16, none);
+    _mm512_storeu_ps(sums + 32, none);
+    _mm512_storeu_ps(sums + 48, none);
+}
+
+/* Weights of keys that every query sees. */
+APART void try_scores_open_64(const float *restrict key_rows, float *restrict queries,
+    float *restrict scores, float *restrict sums, size_t key_full)
+{
+    __m512 sum0 = _mm512_loadu_ps(sums);
+    __m512 sum1 = _mm512_loadu_ps(sums + 16);
+    __m512 sum2 = _mm512_loadu_ps(sums + 32);
+    __m512 sum3 = _mm512_loadu_ps(sums + 48);
+    const size_t open_end = key_full / 6 * 6;
+    for (size_t key = 0; key < open_end; key += 6) {
+        const float *keys = key_rows + 32 * key;
+        /* 6 keys x 64 queries */
+        __m512 c0_0 = _mm512_setzero_ps();
+        __m512 c0_1 = _mm512_setzero_ps();
+        __m512 c0_2 = _mm512_setzero_ps();
+        __m512 c0_3 = _mm512_setzero_ps();
+        __m512 c1_0 = _mm512_setzero_ps();
+        __m512 c1_1 = _mm512_setzero_ps();
+        __m512 c1_2 = _mm512_setzero_ps();
+        __m512 c1_3 = _mm512_setzero_ps();
+        __m512 c2_0 = _mm512_setzero_ps();
+        __m512 c2_1 = _mm512_setzero_ps();
+        __m512 c2_2 = _mm512_setzero_ps();
+        __m512 c2_3 = _mm512_setzero_ps();
+        __m512 c3_0 = _mm512_setzero_ps();
+        __m512 c3_1 = _mm512_setzero_ps();
+        __m512 c3_2 = _mm512_setzero_ps();
+        __m512 c3_3 = _mm512_setzero_ps();
+        __m512 c4_0 = _mm512_setzero_ps();
+        __m512 c4_1 = _mm512_setzero_ps();
+        __m512 c4_2 = _mm512_setzero_ps();
+        __m512 c4_3 = _mm512_setzero_ps();
+        __m512 c5_0 = _mm512_setzero_ps();
+        __m512 c5_1 = _mm512_setzero_ps();
+        __m512 c5_2 = _mm512_setzero_ps();
+        __m512 c5_3 = _mm512_setzero_ps();
+        for (size_t k = 0; k < 32; k++) {
+            const __m512 b0 = _mm512_loadu_ps(queries + 64 * k);
+            const __m512 b1 = _mm512_loadu_ps(queries + 64 * k + 16);
+            const __m512 b2 = _mm512_loadu_ps(queries + 64 * k + 32);
+            const __m512 b3 = _mm512_loadu_ps(queries + 64 * k + 48);
+            const __m512 a0 = _mm512_set1_ps(keys[k]);
+            c0_0 = _mm512_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm512_fmadd_ps(a0, b1, c0_1);
+            c0_2 = _mm512_fmadd_ps(a0, b2, c0_2);
+            c0_3 = _mm512_fmadd_ps(a0, b3, c0_3);
+            const __m512 a1 = _mm512_set1_ps(keys[k + 32]);
+            c1_0 = _mm512_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm512_fmadd_ps(a1, b1, c1_1);
+            c1_2 = _mm512_fmadd_ps(a1, b2, c1_2);
+            c1_3 = _mm512_fmadd_ps(a1, b3, c1_3);
+            const __m512 a2 = _mm512_set1_ps(keys[k + 64]);
+            c2_0 = _mm512_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm512_fmadd_ps(a2, b1, c2_1);
+            c2_2 = _mm512_fmadd_ps(a2, b2, c2_2);
+            c2_3 = _mm512_fmadd_ps(a2, b3, c2_3);
+            const __m512 a3 = _mm512_set1_ps(keys[k + 96]);
+            c3_0 = _mm512_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm512_fmadd_ps(a3, b1, c3_1);
+            c3_2 = _mm512_fmadd_ps(a3, b2, c3_2);
+            c3_3 = _mm512_fmadd_ps(a3, b3, c3_3);
+            const __m512 a4 = _mm512_set1_ps(keys[k + 128]);
+            c4_0 = _mm512_fmadd_ps(a4, b0, c4_0);
+            c4_1 = _mm512_fmadd_ps(a4, b1, c4_1);
+            c4_2 = _mm512_fmadd_ps(a4, b2, c4_2);
+            c4_3 = _mm512_fmadd_ps(a4, b3, c4_3);
+            const __m512 a5 = _mm512_set1_ps(keys[k + 160]);
+            c5_0 = _mm512_fmadd_ps(a5, b0, c5_0);
+            c5_1 = _mm512_fmadd_ps(a5, b1, c5_1);
+            c5_2 = _mm512_fmadd_ps(a5, b2, c5_2);
+            c5_3 = _mm512_fmadd_ps(a5, b3, c5_3);
+        }
+        const __m512 p0_0 = vec_exp2(c0_0);
+        sum0 = _mm512_add_ps(sum0, p0_0);
+        _mm512_storeu_ps(scores + 64 * key, p0_0);
+        const __m512 p0_1 = vec_exp2(c0_1);
+        sum1 = _mm512_add_ps(sum1, p0_1);
+        _mm512_storeu_ps(scores + 64 * key + 16, p0_1);
+        const __m512 p0_2 = vec_exp2(c0_2);
+        sum2 = _mm512_add_ps(sum2, p0_2);
+        _mm512_storeu_ps(scores + 64 * key + 32, p0_2);
+        const __m512 p0_3 = vec_exp2(c0_3);
+        sum3 = _mm512_add_ps(sum3, p0_3);
+        _mm512_storeu_ps(scores + 64 * key + 48, p0_3);
+        const __m512 p1_0 = vec_exp2(c1_0);
+        sum0 = _mm512_add_ps(sum0, p1_0);
+        _mm512_storeu_ps(scores + 64 * key + 64, p1_0);
+        const __m512 p1_1 = vec_exp2(c1_1);
+        sum1 = _mm512_add_ps(sum1, p1_1);
+        _mm512_storeu_ps(scores + 64 * key + 80, p1_1);
+        const __m512 p1_2 = vec_exp2(c1_2);
+        sum2 = _mm512_add_ps(sum2, p1_2);
+        _mm512_storeu_ps(scores + 64 * key + 96, p1_2);
+        const __m512 p1_3 = vec_exp2(c1_3);
+        sum3 = _mm512_add_ps(sum3, p1_3);
+        _mm512_storeu_ps(scores + 64 * key + 112, p1_3);
+        const __m512 p2_0 = vec_exp2(c2_0);
+        sum0 = _mm512_add_ps(sum0, p2_0);
+        _mm512_storeu_ps(scores + 64 * key + 128, p2_0);
+        const __m512 p2_1 = vec_exp2(c2_1);
+        sum1 = _mm512_add_ps(sum1, p2_1);
+        _mm512_storeu_ps(scores + 64 * key + 144, p2_1);
+        const __m512 p2_2 = vec_exp2(c2_2);
+        sum2 = _mm512_add_ps(sum2, p2_2);
+        _mm512_storeu_ps(scores + 64 * key + 160, p2_2);
+        const __m512 p2_3 = vec_exp2(c2_3);
+        sum3 = _mm512_add_ps(sum3, p2_3);
+        _mm512_storeu_ps(scores + 64 * key + 176, p2_3);
+        const __m512 p3_0 = vec_exp2(c3_0);
+        sum0 = _mm512_add_ps(sum0, p3_0);
+        _mm512_storeu_ps(scores + 64 * key + 192, p3_0);
+        const __m512 p3_1 = vec_exp2(c3_1);
+        sum1 = _mm512_add_ps(sum1, p3_1);
+        _mm512_storeu_ps(scores + 64 * key + 208, p3_1);
+        const __m512 p3_2 = vec_exp2(c3_2);
+        sum2 = _mm512_add_ps(sum2, p3_2);
+        _mm512_storeu_ps(scores + 64 * key + 224, p3_2);
+        const __m512 p3_3 = vec_exp2(c3_3);
+        sum3 = _mm512_add_ps(sum3, p3_3);
+        _mm512_storeu_ps(scores + 64 * key + 240, p3_3);
+        const __m512 p4_0 = vec_exp2(c4_0);
+        sum0 = _mm512_add_ps(sum0, p4_0);
+        _mm512_storeu_ps(scores + 64 * key + 256, p4_0);
+        const __m512 p4_1 = vec_exp2(c4_1);
+        sum1 = _mm512_add_ps(sum1, p4_1);
+        _mm512_storeu_ps(scores + 64 * key + 272, p4_1);
+        const __m512 p4_2 = vec_exp2(c4_2);
+        sum2 = _mm512_add_ps(sum2, p4_2);
+        _mm512_storeu_ps(scores + 64 * key + 288, p4_2);
+        const __m512 p4_3 = vec_exp2(c4_3);
+        sum3 = _mm512_add_ps(sum3, p4_3);
+        _mm512_storeu_ps(scores + 64 * key + 304, p4_3);
+        const __m512 p5_0 = vec_exp2(c5_0);
+        sum0 = _mm512_add_ps(sum0, p5_0);
+        _mm512_storeu_ps(scores + 64 * key + 320, p5_0);
+        const __m512 p5_1 = vec_exp2(c5_1);
+        sum1 = _mm512_add_ps(sum1, p5_1);
+        _mm512_storeu_ps(scores + 64 * key + 336, p5_1);
+        const __m512 p5_2 = vec_exp2(c5_2);
+        sum2 = _mm512_add_ps(sum2, p5_2);
+        _mm512_storeu_ps(scores + 64 * key + 352, p5_2);
+        const __m512 p5_3 = vec_exp2(c5_3);
+        sum3 = _mm512_add_ps(sum3, p5_3);
+        _mm512_storeu_ps(scores + 64 * key + 368, p5_3);
+    }
+    _mm512_storeu_ps(sums, sum0);
+    _mm512_storeu_ps(sums + 16, sum1);
+    _mm512_storeu_ps(sums + 32, sum2);
+    _mm512_storeu_ps(sums + 48, sum3);
+}
+
+/* Weights of keys that some query does not see. */
+APART void try_scores_masked_64(const float *restrict key_rows, float *restrict queries,
+    float *restrict scores, float *restrict sums, size_t length, size_t key_full, size_t key_end)
+{
+    __m512 sum0 = _mm512_loadu_ps(sums);
+    __m512 sum1 = _mm512_loadu_ps(sums + 16);
+    __m512 sum2 = _mm512_loadu_ps(sums + 32);
+    __m512 sum3 = _mm512_loadu_ps(sums + 48);
+    const __m512 hidden = _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u));
+    const size_t open_end = key_full / 6 * 6;
+    const size_t masked_end = key_end < 126 ? key_end : 126;
+    for (size_t key = open_end; key < masked_end; key += 6) {
+        const float *keys = key_rows + 32 * key;
+        /* 6 keys x 64 queries, not all visible */
+        __m512 c0_0 = _mm512_setzero_ps();
+        __m512 c0_1 = _mm512_setzero_ps();
+        __m512 c0_2 = _mm512_setzero_ps();
+        __m512 c0_3 = _mm512_setzero_ps();
+        __m512 c1_0 = _mm512_setzero_ps();
+        __m512 c1_1 = _mm512_setzero_ps();
+        __m512 c1_2 = _mm512_setzero_ps();
+        __m512 c1_3 = _mm512_setzero_ps();
+        __m512 c2_0 = _mm512_setzero_ps();
+        __m512 c2_1 = _mm512_setzero_ps();
+        __m512 c2_2 = _mm512_setzero_ps();
+        __m512 c2_3 = _mm512_setzero_ps();
+        __m512 c3_0 = _mm512_setzero_ps();
+        __m512 c3_1 = _mm512_setzero_ps();
+        __m512 c3_2 = _mm512_setzero_ps();
+        __m512 c3_3 = _mm512_setzero_ps();
+        __m512 c4_0 = _mm512_setzero_ps();
+        __m512 c4_1 = _mm512_setzero_ps();
+        __m512 c4_2 = _mm512_setzero_ps();
+        __m512 c4_3 = _mm512_setzero_ps();
+        __m512 c5_0 = _mm512_setzero_ps();
+        __m512 c5_1 = _mm512_setzero_ps();
+        __m512 c5_2 = _mm512_setzero_ps();
+        __m512 c5_3 = _mm512_setzero_ps();
+        for (size_t k = 0; k < 32; k++) {
+            const __m512 b0 = _mm512_loadu_ps(queries + 64 * k);
+            const __m512 b1 = _mm512_loadu_ps(queries + 64 * k + 16);
+            const __m512 b2 = _mm512_loadu_ps(queries + 64 * k + 32);
+            const __m512 b3 = _mm512_loadu_ps(queries + 64 * k + 48);
+            const __m512 a0 = _mm512_set1_ps(keys[k]);
+            c0_0 = _mm512_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm512_fmadd_ps(a0, b1, c0_1);
+            c0_2 = _mm512_fmadd_ps(a0, b2, c0_2);
+            c0_3 = _mm512_fmadd_ps(a0, b3, c0_3);
+            const __m512 a1 = _mm512_set1_ps(keys[k + 32]);
+            c1_0 = _mm512_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm512_fmadd_ps(a1, b1, c1_1);
+            c1_2 = _mm512_fmadd_ps(a1, b2, c1_2);
+            c1_3 = _mm512_fmadd_ps(a1, b3, c1_3);
+            const __m512 a2 = _mm512_set1_ps(keys[k + 64]);
+            c2_0 = _mm512_fmadd_ps(a2, b0, c2_0);
+            c2_1 = _mm512_fmadd_ps(a2, b1, c2_1);
+            c2_2 = _mm512_fmadd_ps(a2, b2, c2_2);
+            c2_3 = _mm512_fmadd_ps(a2, b3, c2_3);
+            const __m512 a3 = _mm512_set1_ps(keys[k + 96]);
+            c3_0 = _mm512_fmadd_ps(a3, b0, c3_0);
+            c3_1 = _mm512_fmadd_ps(a3, b1, c3_1);
+            c3_2 = _mm512_fmadd_ps(a3, b2, c3_2);
+            c3_3 = _mm512_fmadd_ps(a3, b3, c3_3);
+            const __m512 a4 = _mm512_set1_ps(keys[k + 128]);
+            c4_0 = _mm512_fmadd_ps(a4, b0, c4_0);
+            c4_1 = _mm512_fmadd_ps(a4, b1, c4_1);
+            c4_2 = _mm512_fmadd_ps(a4, b2, c4_2);
+            c4_3 = _mm512_fmadd_ps(a4, b3, c4_3);
+            const __m512 a5 = _mm512_set1_ps(keys[k + 160]);
+            c5_0 = _mm512_fmadd_ps(a5, b0, c5_0);
+            c5_1 = _mm512_fmadd_ps(a5, b1, c5_1);
+            c5_2 = _mm512_fmadd_ps(a5, b2, c5_2);
+            c5_3 = _mm512_fmadd_ps(a5, b3, c5_3);
+        }
+        const int in_length0 = key < length;
+        const __mmask16 row0 = (__mmask16)(0u - (unsigned)(in_length0));
+        const __m512 s0_0 = _mm512_mask_blend_ps(row0, hidden, c0_0);
+        const __m512 s0_1 = _mm512_mask_blend_ps(row0, hidden, c0_1);
+        const __m512 s0_2 = _mm512_mask_blend_ps(row0, hidden, c0_2);
+        const __m512 s0_3 = _mm512_mask_blend_ps(row0, hidden, c0_3);
+        const __m512 p0_0 = vec_exp2(s0_0);
+        sum0 = _mm512_add_ps(sum0, p0_0);
+        _mm512_storeu_ps(scores + 64 * key, p0_0);
+        const __m512 p0_1 = vec_exp2(s0_1);
+        sum1 = _mm512_add_ps(sum1, p0_1);
+        _mm512_storeu_ps(scores + 64 * key + 16, p0_1);
+        const __m512 p0_2 = vec_exp2(s0_2);
+        sum2 = _mm512_add_ps(sum2, p0_2);
+        _mm512_storeu_ps(scores + 64 * key + 32, p0_2);
+        const __m512 p0_3 = vec_exp2(s0_3);
+        sum3 = _mm512_add_ps(sum3, p0_3);
+        _mm512_storeu_ps(scores + 64 * key + 48, p0_3);
+        const int in_length1 = (key + 1) < length;
+        const __mmask16 row1 = (__mmask16)(0u - (unsigned)(in_length1));
+        const __m512 s1_0 = _mm512_mask_blend_ps(row1, hidden, c1_0);
+        const __m512 s1_1 = _mm512_mask_blend_ps(row1, hidden, c1_1);
+        const __m512 s1_2 = _mm512_mask_blend_ps(row1, hidden, c1_2);
+        const __m512 s1_3 = _mm512_mask_blend_ps(row1, hidden, c1_3);
+        const __m512 p1_0 = vec_exp2(s1_0);
+        sum0 = _mm512_add_ps(sum0, p1_0);
+        _mm512_storeu_ps(scores + 64 * key + 64, p1_0);
+        const __m512 p1_1 = vec_exp2(s1_1);
+        sum1 = _mm512_add_ps(sum1, p1_1);
+        _mm512_storeu_ps(scores + 64 * key + 80, p1_1);
+        const __m512 p1_2 = vec_exp2(s1_2);
+        sum2 = _mm512_add_ps(sum2, p1_2);
+        _mm512_storeu_ps(scores + 64 * key + 96, p1_2);
+        const __m512 p1_3 = vec_exp2(s1_3);
+        sum3 = _mm512_add_ps(sum3, p1_3);
+        _mm512_storeu_ps(scores + 64 * key + 112, p1_3);
+        const int in_length2 = (key + 2) < length;
+        const __mmask16 row2 = (__mmask16)(0u - (unsigned)(in_length2));
+        const __m512 s2_0 = _mm512_mask_blend_ps(row2, hidden, c2_0);
+        const __m512 s2_1 = _mm512_mask_blend_ps(row2, hidden, c2_1);
+        const __m512 s2_2 = _mm512_mask_blend_ps(row2, hidden, c2_2);
+        const __m512 s2_3 = _mm512_mask_blend_ps(row2, hidden, c2_3);
+        const __m512 p2_0 = vec_exp2(s2_0);
+        sum0 = _mm512_add_ps(sum0, p2_0);
+        _mm512_storeu_ps(scores + 64 * key + 128, p2_0);
+        const __m512 p2_1 = vec_exp2(s2_1);
+        sum1 = _mm512_add_ps(sum1, p2_1);
+        _mm512_storeu_ps(scores + 64 * key + 144, p2_1);
+        const __m512 p2_2 = vec_exp2(s2_2);
+        sum2 = _mm512_add_ps(sum2, p2_2);
+        _mm512_storeu_ps(scores + 64 * key + 160, p2_2);
+        const __m512 p2_3 = vec_exp2(s2_3);
+        sum3 = _mm512_add_ps(sum3, p2_3);
+        _mm512_storeu_ps(scores + 64 * key + 176, p2_3);
+        const int in_length3 = (key + 3) < length;
+        const __mmask16 row3 = (__mmask16)(0u - (unsigned)(in_length3));
+        const __m512 s3_0 = _mm512_mask_blend_ps(row3, hidden, c3_0);
+        const __m512 s3_1 = _mm512_mask_blend_ps(row3, hidden, c3_1);
+        const __m512 s3_2 = _mm512_mask_blend_ps(row3, hidden, c3_2);
+        const __m512 s3_3 = _mm512_mask_blend_ps(row3, hidden, c3_3);
+        const __m512 p3_0 = vec_exp2(s3_0);
+        sum0 = _mm512_add_ps(sum0, p3_0);
+        _mm512_storeu_ps(scores + 64 * key + 192, p3_0);
+        const __m512 p3_1 = vec_exp2(s3_1);
+        sum1 = _mm512_add_ps(sum1, p3_1);
+        _mm512_storeu_ps(scores + 64 * key + 208, p3_1);
+        const __m512 p3_2 = vec_exp2(s3_2);
+        sum2 = _mm512_add_ps(sum2, p3_2);
+        _mm512_storeu_ps(scores + 64 * key + 224, p3_2);
+        const __m512 p3_3 = vec_exp2(s3_3);
+        sum3 = _mm512_add_ps(sum3, p3_3);
+        _mm512_storeu_ps(scores + 64 * key + 240, p3_3);
+        const int in_length4 = (key + 4) < length;
+        const __mmask16 row4 = (__mmask16)(0u - (unsigned)(in_length4));
+        const __m512 s4_0 = _mm512_mask_blend_ps(row4, hidden, c4_0);
+        const __m512 s4_1 = _mm512_mask_blend_ps(row4, hidden, c4_1);
+        const __m512 s4_2 = _mm512_mask_blend_ps(row4, hidden, c4_2);
+        const __m512 s4_3 = _mm512_mask_blend_ps(row4, hidden, c4_3);
+        const __m512 p4_0 = vec_exp2(s4_0);
+        sum0 = _mm512_add_ps(sum0, p4_0);
+        _mm512_storeu_ps(scores + 64 * key + 256, p4_0);
+        const __m512 p4_1 = vec_exp2(s4_1);
+        sum1 = _mm512_add_ps(sum1, p4_1);
+        _mm512_storeu_ps(scores + 64 * key + 272, p4_1);
+        const __m512 p4_2 = vec_exp2(s4_2);
+        sum2 = _mm512_add_ps(sum2, p4_2);
+        _mm512_storeu_ps(scores + 64 * key + 288, p4_2);
+        const __m512 p4_3 = vec_exp2(s4_3);
+        sum3 = _mm512_add_ps(sum3, p4_3);
+        _mm512_storeu_ps(scores + 64 * key + 304, p4_3);
+        const int in_length5 = (key + 5) < length;
+        const __mmask16 row5 = (__mmask16)(0u - (unsigned)(in_length5));
+        const __m512 s5_0 = _mm512_mask_blend_ps(row5, hidden, c5_0);
+        const __m512 s5_1 = _mm512_mask_blend_ps(row5, hidden, c5_1);
+        const __m512 s5_2 = _mm512_mask_blend_ps(row5, hidden, c5_2);
+        const __m512 s5_3 = _mm512_mask_blend_ps(row5, hidden, c5_3);
+        const __m512 p5_0 = vec_exp2(s5_0);
+        sum0 = _mm512_add_ps(sum0, p5_0);
+        _mm512_storeu_ps(scores + 64 * key + 320, p5_0);
+        const __m512 p5_1 = vec_exp2(s5_1);
+        sum1 = _mm512_add_ps(sum1, p5_1);
+        _mm512_storeu_ps(scores + 64 * key + 336, p5_1);
+        const __m512 p5_2 = vec_exp2(s5_2);
+        sum2 = _mm512_add_ps(sum2, p5_2);
+        _mm512_storeu_ps(scores + 64 * key + 352, p5_2);
+        const __m512 p5_3 = vec_exp2(s5_3);
+        sum3 = _mm512_add_ps(sum3, p5_3);
+        _mm512_storeu_ps(scores + 64 * key + 368, p5_3);
+    }
+    _mm512_storeu_ps(sums, sum0);
+    _mm512_storeu_ps(sums + 16, sum1);
+    _mm512_storeu_ps(sums + 32, sum2);
+    _mm512_storeu_ps(sums + 48, sum3);
+}
+
+/* Weights of the last 2 keys, where some query sees them. */
+APART void try_scores_rest_64(const float *restrict key_rows, float *restrict queries,
+    float *restrict scores, float *restrict sums, size_t length, size_t key_end)
+{
+    __m512 sum0 = _mm512_loadu_ps(sums);
+    __m512 sum1 = _mm512_loadu_ps(sums + 16);
+    __m512 sum2 = _mm512_loadu_ps(sums + 32);
+    __m512 sum3 = _mm512_loadu_ps(sums + 48);
+    const __m512 hidden = _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u));
+    if (126 < key_end) {
+        /* 2 keys x 64 queries, not all visible */
+        __m512 c0_0 = _mm512_setzero_ps();
+        __m512 c0_1 = _mm512_setzero_ps();
+        __m512 c0_2 = _mm512_setzero_ps();
+        __m512 c0_3 = _mm512_setzero_ps();
+        __m512 c1_0 = _mm512_setzero_ps();
+        __m512 c1_1 = _mm512_setzero_ps();
+        __m512 c1_2 = _mm512_setzero_ps();
+        __m512 c1_3 = _mm512_setzero_ps();
+        for (size_t k = 0; k < 32; k++) {
+            const __m512 b0 = _mm512_loadu_ps(queries + 64 * k);
+            const __m512 b1 = _mm512_loadu_ps(queries + 64 * k + 16);
+            const __m512 b2 = _mm512_loadu_ps(queries + 64 * k + 32);
+            const __m512 b3 = _mm512_loadu_ps(queries + 64 * k + 48);
+            const __m512 a0 = _mm512_set1_ps(key_rows[k + 4032]);
+            c0_0 = _mm512_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm512_fmadd_ps(a0, b1, c0_1);
+            c0_2 = _mm512_fmadd_ps(a0, b2, c0_2);
+            c0_3 = _mm512_fmadd_ps(a0, b3, c0_3);
+            const __m512 a1 = _mm512_set1_ps(key_rows[k + 4064]);
+            c1_0 = _mm512_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm512_fmadd_ps(a1, b1, c1_1);
+            c1_2 = _mm512_fmadd_ps(a1, b2, c1_2);
+            c1_3 = _mm512_fmadd_ps(a1, b3, c1_3);
+        }
+        const int in_length0 = 126 < length;
+        const __mmask16 row0 = (__mmask16)(0u - (unsigned)(in_length0));
+        const __m512 s0_0 = _mm512_mask_blend_ps(row0, hidden, c0_0);
+        const __m512 s0_1 = _mm512_mask_blend_ps(row0, hidden, c0_1);
+        const __m512 s0_2 = _mm512_mask_blend_ps(row0, hidden, c0_2);
+        const __m512 s0_3 = _mm512_mask_blend_ps(row0, hidden, c0_3);
+        const __m512 p0_0 = vec_exp2(s0_0);
+        sum0 = _mm512_add_ps(sum0, p0_0);
+        _mm512_storeu_ps(scores + 8064, p0_0);
+        const __m512 p0_1 = vec_exp2(s0_1);
+        sum1 = _mm512_add_ps(sum1, p0_1);
+        _mm512_storeu_ps(scores + 8080, p0_1);
+        const __m512 p0_2 = vec_exp2(s0_2);
+        sum2 = _mm512_add_ps(sum2, p0_2);
+        _mm512_storeu_ps(scores + 8096, p0_2);
+        const __m512 p0_3 = vec_exp2(s0_3);
+        sum3 = _mm512_add_ps(sum3, p0_3);
+        _mm512_storeu_ps(scores + 8112, p0_3);
+        const int in_length1 = 127 < length;
+        const __mmask16 row1 = (__mmask16)(0u - (unsigned)(in_length1));
+        const __m512 s1_0 = _mm512_mask_blend_ps(row1, hidden, c1_0);
+        const __m512 s1_1 = _mm512_mask_blend_ps(row1, hidden, c1_1);
+        const __m512 s1_2 = _mm512_mask_blend_ps(row1, hidden, c1_2);
+        const __m512 s1_3 = _mm512_mask_blend_ps(row1, hidden, c1_3);
+        const __m512 p1_0 = vec_exp2(s1_0);
+        sum0 = _mm512_add_ps(sum0, p1_0);
+        _mm512_storeu_ps(scores + 8128, p1_0);
+        const __m512 p1_1 = vec_exp2(s1_1);
+        sum1 = _mm512_add_ps(sum1, p1_1);
+        _mm512_storeu_ps(scores + 8144, p1_1);
+        const __m512 p1_2 = vec_exp2(s1_2);
+        sum2 = _mm512_add_ps(sum2, p1_2);
+        _mm512_storeu_ps(scores + 8160, p1_2);
+        const __m512 p1_3 = vec_exp2(s1_3);
+        sum3 = _mm512_add_ps(sum3, p1_3);
+        _mm512_storeu_ps(scores + 8176, p1_3);
+    }
+    _mm512_storeu_ps(sums, sum0);
+    _mm512_storeu_ps(sums + 16, sum1);
+    _mm512_storeu_ps(sums + 32, sum2);
+    _mm512_storeu_ps(sums + 48, sum3);
 }
 
 /* 1 / sum of each query's weights. */
@@ -1796,58 +2225,107 @@ static void attend_64(const float *restrict query_rows, const float *restrict ke
     float *references = scratch + 10304;
     float *sums = scratch + 10368;
     float *inverse_sums = scratch + 10432;
+    float *trust = scratch + 10496;
     gather_queries_64(query_rows, queries);
     start_softmax_64(maxima, references, sums);
-    scores_open_64(key_rows, queries, scores, maxima, references, sums, length);
-    scores_masked_64(key_rows, queries, scores, maxima, references, sums, length, length, length);
-    scores_rest_64(key_rows, queries, scores, maxima, references, sums, length, length);
-    const __m512 middle = _mm512_set1_ps(8.0f);
-    const __m512 reach = _mm512_set1_ps(576.0f);
-    const __m512 ref0 = _mm512_loadu_ps(references);
-    const __m512 max0 = _mm512_loadu_ps(maxima);
-    const __mmask16 seen0 = _mm512_cmp_ps_mask(max0,
-        _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u)), _CMP_NEQ_UQ);
-    const __m512 reached0 = _mm512_mask_blend_ps(seen0, ref0, max0);
-    const __m512 above0 = _mm512_sub_ps(reached0, ref0);
-    const __m512 off0 = _mm512_sub_ps(above0, middle);
-    const __m512 square0 = _mm512_mul_ps(off0, off0);
-    const int far0 = (int)_mm512_cmp_ps_mask(square0, reach, _CMP_GT_OQ);
-    const __m512 ref1 = _mm512_loadu_ps(references + 16);
-    const __m512 max1 = _mm512_loadu_ps(maxima + 16);
-    const __mmask16 seen1 = _mm512_cmp_ps_mask(max1,
-        _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u)), _CMP_NEQ_UQ);
-    const __m512 reached1 = _mm512_mask_blend_ps(seen1, ref1, max1);
-    const __m512 above1 = _mm512_sub_ps(reached1, ref1);
-    const __m512 off1 = _mm512_sub_ps(above1, middle);
-    const __m512 square1 = _mm512_mul_ps(off1, off1);
-    const int far1 = (int)_mm512_cmp_ps_mask(square1, reach, _CMP_GT_OQ);
-    const int any_far1 = far0 | far1;
-    const __m512 ref2 = _mm512_loadu_ps(references + 32);
-    const __m512 max2 = _mm512_loadu_ps(maxima + 32);
-    const __mmask16 seen2 = _mm512_cmp_ps_mask(max2,
-        _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u)), _CMP_NEQ_UQ);
-    const __m512 reached2 = _mm512_mask_blend_ps(seen2, ref2, max2);
-    const __m512 above2 = _mm512_sub_ps(reached2, ref2);
-    const __m512 off2 = _mm512_sub_ps(above2, middle);
-    const __m512 square2 = _mm512_mul_ps(off2, off2);
-    const int far2 = (int)_mm512_cmp_ps_mask(square2, reach, _CMP_GT_OQ);
-    const int any_far2 = any_far1 | far2;
-    const __m512 ref3 = _mm512_loadu_ps(references + 48);
-    const __m512 max3 = _mm512_loadu_ps(maxima + 48);
-    const __mmask16 seen3 = _mm512_cmp_ps_mask(max3,
-        _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u)), _CMP_NEQ_UQ);
-    const __m512 reached3 = _mm512_mask_blend_ps(seen3, ref3, max3);
-    const __m512 above3 = _mm512_sub_ps(reached3, ref3);
-    const __m512 off3 = _mm512_sub_ps(above3, middle);
-    const __m512 square3 = _mm512_mul_ps(off3, off3);
-    const int far3 = (int)_mm512_cmp_ps_mask(square3, reach, _CMP_GT_OQ);
-    const int any_far3 = any_far2 | far3;
-    if (any_far3) {
-        move_references_64(maxima, references, sums);
+    int open = trust[0] != 0;
+    if (open) {
+        try_scores_open_64(key_rows, queries, scores, sums, length);
+        try_scores_masked_64(key_rows, queries, scores, sums, length, length, length);
+        try_scores_rest_64(key_rows, queries, scores, sums, length, length);
+        const __m512 least = _mm512_set1_ps(160.0f);
+        const __m512 most = _mm512_set1_ps(0x1p+47f);
+        const __m512 bound = _mm512_setzero_ps();
+        const __m512 sum0 = _mm512_loadu_ps(sums);
+        const __m512 over0 = _mm512_sub_ps(sum0, most);
+        const __m512 under0 = _mm512_sub_ps(sum0, least);
+        const __m512 side0 = _mm512_mul_ps(over0, under0);
+        __m512 worst = side0;
+        __m512 all = side0;
+        const __m512 sum1 = _mm512_loadu_ps(sums + 16);
+        const __m512 over1 = _mm512_sub_ps(sum1, most);
+        const __m512 under1 = _mm512_sub_ps(sum1, least);
+        const __m512 side1 = _mm512_mul_ps(over1, under1);
+        worst = _mm512_max_ps(worst, side1);
+        all = _mm512_add_ps(all, side1);
+        const __m512 sum2 = _mm512_loadu_ps(sums + 32);
+        const __m512 over2 = _mm512_sub_ps(sum2, most);
+        const __m512 under2 = _mm512_sub_ps(sum2, least);
+        const __m512 side2 = _mm512_mul_ps(over2, under2);
+        worst = _mm512_max_ps(worst, side2);
+        all = _mm512_add_ps(all, side2);
+        const __m512 sum3 = _mm512_loadu_ps(sums + 48);
+        const __m512 over3 = _mm512_sub_ps(sum3, most);
+        const __m512 under3 = _mm512_sub_ps(sum3, least);
+        const __m512 side3 = _mm512_mul_ps(over3, under3);
+        worst = _mm512_max_ps(worst, side3);
+        all = _mm512_add_ps(all, side3);
+        const int outside = (int)_mm512_cmp_ps_mask(worst, bound, _CMP_GT_OQ);
+        const int lost = (int)_mm512_cmp_ps_mask(all, all, _CMP_UNORD_Q);
+        const int unproven = outside | lost;
+        open = unproven;
+        if (open) {
+            restart_sums_64(sums);
+            trust[0] = 0.0f;
+        }
+    } else {
+        open = 1;
+    }
+    if (open) {
         scores_open_64(key_rows, queries, scores, maxima, references, sums, length);
         scores_masked_64(key_rows, queries, scores, maxima, references, sums, length, length,
             length);
         scores_rest_64(key_rows, queries, scores, maxima, references, sums, length, length);
+        const __m512 middle = _mm512_set1_ps(8.0f);
+        const __m512 reach = _mm512_set1_ps(576.0f);
+        const __m512 ref0 = _mm512_loadu_ps(references);
+        const __m512 max0 = _mm512_loadu_ps(maxima);
+        const __mmask16 seen0 = _mm512_cmp_ps_mask(max0,
+            _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u)), _CMP_NEQ_UQ);
+        const __m512 reached0 = _mm512_mask_blend_ps(seen0, ref0, max0);
+        const __m512 above0 = _mm512_sub_ps(reached0, ref0);
+        const __m512 off0 = _mm512_sub_ps(above0, middle);
+        const __m512 square0 = _mm512_mul_ps(off0, off0);
+        const int far0 = (int)_mm512_cmp_ps_mask(square0, reach, _CMP_GT_OQ);
+        const __m512 ref1 = _mm512_loadu_ps(references + 16);
+        const __m512 max1 = _mm512_loadu_ps(maxima + 16);
+        const __mmask16 seen1 = _mm512_cmp_ps_mask(max1,
+            _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u)), _CMP_NEQ_UQ);
+        const __m512 reached1 = _mm512_mask_blend_ps(seen1, ref1, max1);
+        const __m512 above1 = _mm512_sub_ps(reached1, ref1);
+        const __m512 off1 = _mm512_sub_ps(above1, middle);
+        const __m512 square1 = _mm512_mul_ps(off1, off1);
+        const int far1 = (int)_mm512_cmp_ps_mask(square1, reach, _CMP_GT_OQ);
+        const int any_far1 = far0 | far1;
+        const __m512 ref2 = _mm512_loadu_ps(references + 32);
+        const __m512 max2 = _mm512_loadu_ps(maxima + 32);
+        const __mmask16 seen2 = _mm512_cmp_ps_mask(max2,
+            _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u)), _CMP_NEQ_UQ);
+        const __m512 reached2 = _mm512_mask_blend_ps(seen2, ref2, max2);
+        const __m512 above2 = _mm512_sub_ps(reached2, ref2);
+        const __m512 off2 = _mm512_sub_ps(above2, middle);
+        const __m512 square2 = _mm512_mul_ps(off2, off2);
+        const int far2 = (int)_mm512_cmp_ps_mask(square2, reach, _CMP_GT_OQ);
+        const int any_far2 = any_far1 | far2;
+        const __m512 ref3 = _mm512_loadu_ps(references + 48);
+        const __m512 max3 = _mm512_loadu_ps(maxima + 48);
+        const __mmask16 seen3 = _mm512_cmp_ps_mask(max3,
+            _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u)), _CMP_NEQ_UQ);
+        const __m512 reached3 = _mm512_mask_blend_ps(seen3, ref3, max3);
+        const __m512 above3 = _mm512_sub_ps(reached3, ref3);
+        const __m512 off3 = _mm512_sub_ps(above3, middle);
+        const __m512 square3 = _mm512_mul_ps(off3, off3);
+        const int far3 = (int)_mm512_cmp_ps_mask(square3, reach, _CMP_GT_OQ);
+        const int any_far3 = any_far2 | far3;
+        if (any_far3) {
+            move_references_64(maxima, references, sums);
+            scores_open_64(key_rows, queries, scores, maxima, references, sums, length);
+            scores_masked_64(key_rows, queries, scores, maxima, references, sums, length, length,
+                length);
+            scores_rest_64(key_rows, queries, scores, maxima, references, sums, length, length);
+        } else {
+            trust[0] = 1.0f;
+        }
     }
     invert_sums_64(sums, inverse_sums);
     context_64_13x2(value_rows, out_rows, scores, inverse_sums, length, length);
@@ -1863,7 +2341,8 @@ static void phase_attention(const attn_args *restrict args, float *restrict work
     float *ws_k = workspace + 49152;
     float *ws_v = workspace + 98304;
     float *ws_heads = workspace + 147456;
-    float *scratch = workspace + 10496 * part + 196608;
+    float *scratch = workspace + 10512 * part + 196608;
+    scratch[10496] = 1.0f;
     {
         const size_t length = (size_t)kv_lengths[0];
         const size_t first = 24 * part / parts;

@@ -146,8 +146,8 @@ extern "C" {
 /* Bytes of the packed weights (0: none needed), of the workspace of one part and of every further
  * part; alignment of both; phases of minilm_128_forward_part. */
 #define MINILM_128_PACKED_BYTES 2363904
-#define MINILM_128_WORKSPACE_BYTES 828416
-#define MINILM_128_PART_BYTES 41984
+#define MINILM_128_WORKSPACE_BYTES 828480
+#define MINILM_128_PART_BYTES 42048
 #define MINILM_128_ALIGNMENT 64
 #define MINILM_128_PHASES 3
 

@@ -131,6 +131,7 @@ return {
     arch = "x86_64",
     lanes = 16,
     registers = 32,
+    exp2_grows = true,
     header = "immintrin.h",
     guard = {
         condition = "defined(__AVX512F__) && defined(__AVX512BW__) && \\\n      "

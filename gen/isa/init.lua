@@ -3,6 +3,8 @@
 --
 -- An ISA file returns a table:
 --   name, arch, lanes, registers      float lanes of a vector, architectural vector registers
+--   exp2_grows                        whether exp2 beyond its domain is no smaller than at its end
+--                                     (+inf at most), so that sums tell a logit too large
 --   header                            intrinsics header, or nil
 --   guard                             preprocessor condition that must hold, and what to say if not
 --   flags                             compiler flags for kernel files

@@ -29,6 +29,31 @@ function attention.query_blocks(seq_len, each, groups)
     return blocks
 end
 
+-- Cycles of exp2 and what stands around it for a vector of weights, and of adding the lanes of two
+-- vectors into one.
+local WEIGHT_CYCLES <const>, PAIR_CYCLES <const> = 5, 2
+
+-- Where the last queries leave most of a vector's lanes empty, `split` neighbouring lanes share one
+-- query: each takes every split-th step along the head, and the sums of `split` keys fill a vector
+-- of weights [key][query]. Returns the split and its cycles, or nil where whole lanes are as cheap.
+local function choose_split(problem, machine, depth)
+    local lanes <const> = machine.lanes
+    local queries <const> = problem.seq_len % lanes
+    if queries == 0 or problem.seq_len < lanes or problem.masked then return nil end
+    local split = 1
+    while 2 * split * queries <= lanes and split < 8 do split = 2 * split end
+    if split == 1 or depth % split ~= 0 or depth // split < 2 or depth // split > 384 then
+        return nil
+    end
+    local keys <const>, pipes <const> = problem.kv_len, machine.target.fma_pipes
+    local whole <const> = keys * (depth / pipes + WEIGHT_CYCLES)
+    local shared <const> = numbers.round_up(keys, split)
+        * (depth / split / pipes + WEIGHT_CYCLES / split + PAIR_CYCLES)
+        + queries * depth / split + 100
+    if shared < whole then return split, shared end
+    return nil
+end
+
 -- Query heads that read the same keys and values are rows of one block, where that leaves fewer
 -- lanes empty: 12 heads with one query each are 12 lanes, not 12 mostly empty vectors. Returns the
 -- problem that the attention stages see (fewer heads, more queries) and its layouts of q and out.
@@ -88,6 +113,27 @@ local function choose_key_block(problem, rows, straight)
     return math.min(block, keys)
 end
 
+-- Fraction of the scores that score tiles of so many keys compute for blocks of queries that end at
+-- the diagonal: wide blocks reach further beyond it.
+local function causal_fraction(problem, lanes)
+    local causal <const> = problem.causal
+    if not causal then return nil end
+    local keys <const>, queries <const> = problem.kv_len, problem.seq_len
+    local shift <const> = causal.by_length and keys - queries or causal.positive - causal.negative
+    return function(rows, column_groups)
+        local computed, last = 0, 0
+        for _, group in ipairs(column_groups) do
+            local width <const> = group.size * lanes
+            for _ = 1, group.count do
+                last = last + width
+                local seen <const> = math.max(0, math.min(last, queries) + shift)
+                computed = computed + width * math.min(numbers.round_up(seen, rows), keys)
+            end
+        end
+        return computed / (last * keys)
+    end
+end
+
 -- Query blocks that walk the keys together where rows are done in several blocks of keys: each
 -- block of K and V then comes from memory once for all of them.
 local QUERIES_TOGETHER <const> = 64
@@ -108,11 +154,22 @@ function attention.build(problem, machine, dims, straight)
         if rest > 0 then groups[#groups + 1] = { count = 1, size = rest } end
         return groups
     end
+    local split, split_cycles
+    if not straight and not has_range(1) then
+        split, split_cycles = choose_split(problem, machine, dims.score)
+    end
     local scores <const> = tiles.choose("scores", problem, machine,
-        { vectors = ceil_div(problem.seq_len, lanes), depth = dims.score }, split_keys)
+        { vectors = split and problem.seq_len // lanes or ceil_div(problem.seq_len, lanes),
+            depth = dims.score, is_masked = problem.causal ~= nil,
+            computed = causal_fraction(problem, lanes) }, split_keys)
     local key_block <const> = choose_key_block(problem, scores.rows, straight)
     local in_blocks <const> = key_block < problem.kv_len
-    local blocks <const> = attention.query_blocks(problem.seq_len, lanes, scores.column_groups)
+    local together_queries <const> = split and problem.seq_len // lanes * lanes or problem.seq_len
+    local blocks <const> = attention.query_blocks(together_queries, lanes, scores.column_groups)
+    if split then
+        blocks[#blocks + 1] = { first = together_queries, count = 1, vectors = 1,
+            queries = problem.seq_len - together_queries, split = split }
+    end
 
     local value_vectors <const> = ceil_div(dims.value, lanes)
     local block_queries <const> = blocks[1].queries
@@ -123,7 +180,7 @@ function attention.build(problem, machine, dims, straight)
         and math.max(1, QUERIES_TOGETHER // (blocks[1].vectors * lanes)) or 1
     local count, units, widest, most = 0, 0, 0, 1
     for _, block in ipairs(blocks) do
-        block.width = block.vectors * lanes
+        block.width = block.vectors * lanes // (block.split or 1)
         block.row_groups = split_even(block.queries, context.rows)
         block.together = math.min(together, block.count)
         block.first_unit = units
@@ -134,7 +191,7 @@ function attention.build(problem, machine, dims, straight)
         most = math.max(most, block.together)
     end
     return {
-        blocks = blocks, block_count = count, width = widest,
+        blocks = blocks, block_count = count, width = widest, split = split, lanes = lanes,
         unit_count = units, together = most,
         key_block = key_block, in_blocks = in_blocks,
         -- keys in whole tiles, where tiles follow a range
@@ -150,8 +207,10 @@ function attention.build(problem, machine, dims, straight)
             context.rows, context.vectors, straight),
         value_vectors = value_vectors,
         straight = straight,
-        cycles = problem.batch * problem.heads * (scores.cycles
+        cycles = problem.batch * problem.heads * (scores.cycles + (split_cycles or 0)
             + context.cycles * count * ceil_div(problem.kv_len, key_block)),
+        -- references of 0 are tried first, and judged by the sums
+        tries_zero = machine.exp2_grows and not straight,
         mask_panel = problem.mask_tensor ~= nil and problem.mask_tensor.per_query,
         repair = problem.masked,
         -- what a block computes depends on where its queries stand, not only on its pointers
@@ -186,6 +245,12 @@ function attention.part_buffers(problem, planned, dims)
         add_state("factors", "change of scale")
     end
     add_state("inverse_sums", "1 / sum of weights")
+    if planned.split then
+        add_buffer(list, "turning", 2 * planned.lanes, "a vector twice, to turn its lanes")
+    end
+    if planned.tries_zero then
+        add_buffer(list, "trust", 1, "not 0: the last block of queries was within reach of 0")
+    end
     if planned.mask_panel then
         add_buffer(list, "mask_panel", together * problem.kv_len * width,
             ("mask of the query block, transposed: %s[kv_len][queries]"):format(each))

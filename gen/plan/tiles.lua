@@ -41,13 +41,24 @@ local function step_cycles(rows, vectors, depth, machine)
         target.fma_latency) + 0.5 + 0.02 * loads + tight + 0.1 * stream
 end
 
--- Predicted cycles of a product cut into tiles.
-function tiles.cycles(row_groups, column_groups, depth, machine)
+-- Cycles that each accumulator beyond twice those the FMA latency needs costs every other one where
+-- masks and exp2 follow: their chains fill the scheduler, and the next tile's products wait
+-- (AVX-512, GPT-2: 12x2 is 3 % of the attention behind 8x2; without masks it is within 1 %).
+local CROWDING <const> = 0.2
+
+local function crowding_cycles(rows, vectors, machine)
+    local needed <const> = 2 * machine.target.fma_latency * machine.target.fma_pipes
+    return CROWDING * rows * vectors * math.max(0, rows * vectors - needed)
+end
+
+-- Predicted cycles of a product cut into tiles; is_masked: masks and exp2 follow each.
+function tiles.cycles(row_groups, column_groups, depth, machine, is_masked)
     local cycles = 0.0
     for _, r in ipairs(row_groups) do
         for _, c in ipairs(column_groups) do
             local tile <const> = depth * step_cycles(r.size, c.size, depth, machine)
                 + 2 * r.size * c.size
+                + (is_masked and crowding_cycles(r.size, c.size, machine) or 0)
             cycles = cycles + r.count * c.count * tile
         end
     end
@@ -69,7 +80,8 @@ end
 
 -- The cheapest legal tile for rows x vectors of a product of the given depth, or the user's.
 -- split_rows(rows) gives the row groups for a tile height; shape.sums: how many accumulators a tile
--- may have where others need registers beside it.
+-- may have where others need registers beside it; shape.computed(rows, column_groups): the fraction
+-- of the product that is computed in such tiles (nil: all); shape.is_masked: masks and exp2 follow.
 function tiles.choose(name, problem, machine, shape, split_rows)
     local forced <const> = problem.plan[name] or {}
     local best
@@ -81,14 +93,16 @@ function tiles.choose(name, problem, machine, shape, split_rows)
                 local row_groups <const> = split_rows(rows)
                 local column_groups <const> = split_even(shape.vectors, vectors)
                 local cycles = tiles.cycles(row_groups, column_groups, shape.depth,
-                    machine)
+                    machine, shape.is_masked)
                 -- Contiguous heads are worth more than the last per cent of a tile.
                 if shape.head_width and not tiles.panels_fit_heads(column_groups, shape.head_width,
                     machine.lanes) then
                     cycles = cycles * 1.03
                 end
-                if not best or cycles < best.cycles - 1e-9 then
-                    best = { rows = rows, vectors = vectors, row_groups = row_groups,
+                local cost <const> = shape.computed and cycles * shape.computed(rows, column_groups)
+                    or cycles
+                if not best or cost < best.cost - 1e-9 then
+                    best = { cost = cost, rows = rows, vectors = vectors, row_groups = row_groups,
                         column_groups = column_groups, cycles = cycles }
                 end
             end

@@ -17,7 +17,8 @@ local parameters <const> = {
     { "scratch", "scratch" }, { "scratch", "queries" }, { "scratch", "scores" },
     { "scratch", "maxima" }, { "scratch", "references" }, { "scratch", "sums" },
     { "scratch", "totals" }, { "scratch", "factors" }, { "scratch", "inverse_sums" },
-    { "scratch", "mask_panel" },
+    { "scratch", "mask_panel" }, { "scratch", "trust" },
+    { "scratch", "turning" },
     { "input", "weight_column" }, { "input", "inverse_sum" }, { "input", "mask_column" },
     { "output", "out_row" },
     { "size", "query0" }, { "size", "count" }, { "size", "key0" }, { "size", "length" },
@@ -34,10 +35,40 @@ end
 -- walks. `stage` calls a function.
 local function attend_keys(phase, body, ctx, stage)
     local makers <const> = scores.build(ctx)
-    for _, fn in ipairs(makers) do stage(body, phase:add(fn)) end
+    for _, fn in ipairs(makers) do phase:add(fn) end
     local move <const> = phase:add(softmax.move(ctx))
-    softmax.settle(body, ctx, move, function(again)
-        for _, fn in ipairs(makers) do stage(again, fn) end
+    local function with_maxima(to, otherwise)
+        for _, fn in ipairs(makers) do stage(to, fn) end
+        softmax.settle(to, ctx, move, function(again)
+            for _, fn in ipairs(makers) do stage(again, fn) end
+        end, otherwise)
+    end
+    if not ctx.plan.attention.tries_zero then
+        with_maxima(body)
+        return
+    end
+    local restart <const> = phase:add(softmax.restart(ctx))
+    local tries <const> = scores.build(setmetatable({ at_zero = true }, { __index = ctx }))
+    for _, fn in ipairs(tries) do phase:add(fn) end
+    -- in one function, compilers keep the constants of all of them on its stack
+    for _, list in ipairs({ makers, tries }) do
+        for _, fn in ipairs(list) do fn.apart = true end
+    end
+    local trust <const> = ir.mem("trust")
+    -- where it failed last, it is not tried again before a block that would have passed
+    body:declare("int", "open", "byte_set", trust)
+    local function try(to)
+        for _, fn in ipairs(tries) do stage(to, fn) end
+        to:set("open", "copy", softmax.unproven(to, ctx))
+        to:when("true_", { "open" }, function(inner)
+            stage(inner, restart)
+            inner:run("store_zero", trust)
+        end, ctx.totals and function(inner) softmax.settled(inner, ctx) end or nil)
+    end
+    if ctx.totals then body:set("open", "and_not", "open", softmax.moved(body, ctx)) end
+    body:when("true_", { "open" }, try, function(inner) inner:set("open", "one") end)
+    body:when("true_", { "open" }, function(inner)
+        with_maxima(inner, function(other) other:run("store_one", trust) end)
     end)
 end
 
@@ -311,6 +342,13 @@ function attention.build(kernel, plan)
     body:let("writable", "scratch", "address",
         ir.mem("workspace", plan.straight and ir.index(plan.part_offset)
             or ir.var("part") * plan.part_buffers.floats + plan.part_offset))
+    if shape.tries_zero then
+        for _, buffer in ipairs(plan.part_buffers) do
+            if buffer.name == "trust" then
+                body:run("store_one", ir.mem("scratch", buffer.offset))
+            end
+        end
+    end
 
     if plan.straight then
         local variants <const> = {}

@@ -60,8 +60,31 @@ local function clear_padded_lanes(block, ctx, depth)
     end)
 end
 
+-- For lanes that share a query: queries[d / split][query][split] from rows of q, in order, so that
+-- each store clears the lanes beyond its own.
+local function gather_shared(ctx)
+    local plan <const>, lanes <const>, split <const> = ctx.plan, ctx.lanes, ctx.block.split
+    local scale <const> = ctx.problem.fold.query_scale
+    return ir.func("gather_queries" .. ctx.suffix,
+        { ("%d queries, [head_dim / %d][query][%d]."):format(ctx.block.queries, split, split) },
+        ctx.parameters, function(block)
+            if scale ~= 1.0 then block:let("vec", "scale", "splat", "QUERY_SCALE") end
+            block:each("chunk", plan.score_dim // split, false, function(body, c)
+                for q = 0, ctx.block.queries - 1 do
+                    local name = body:let("vec", "q" .. q, "load_part",
+                        ir.offset(ctx.query_rows, c * split + q * plan.q.row), ir.index(split))
+                    if scale ~= 1.0 then
+                        name = body:let("vec", "scaled" .. q, "mul", name, "scale")
+                    end
+                    body:run("store", ir.offset(ctx.queries, c * lanes + q * split), name)
+                end
+            end)
+        end)
+end
+
 -- queries[d][query] from rows of q, times the scale where it is not in the weights.
 function scores.gather_queries(ctx)
+    if ctx.block.split then return gather_shared(ctx) end
     local plan <const>, depth <const> = ctx.plan, ctx.plan.score_dim
     return ir.func("gather_queries" .. ctx.suffix,
         { ("%d queries, transposed to [head_dim][query]."):format(ctx.block.queries) },
@@ -142,12 +165,79 @@ end
 
 -- A function around tiles of one shape: keeps maxima and sums in registers meanwhile.
 local function tiles_function(ctx, name, comment, past_full, build)
-    return ir.func(name .. ctx.suffix, { comment }, ctx.parameters, function(block)
+    return ir.func((ctx.at_zero and "try_" or "") .. name .. ctx.suffix, { comment },
+        ctx.parameters, function(block)
         softmax.open(block, ctx)
         if mask.applies(ctx, past_full) then block:let("vec", "hidden", "minus_infinity") end
         build(block)
         softmax.close(block, ctx)
     end)
+end
+
+-- Keys of a tile whose lanes share queries: enough accumulators for the latency.
+local SHARED_KEYS <const> = 8
+
+-- One tile of `keys` keys from `key0` on against a block whose lanes share queries: neighbouring
+-- lanes are added until each vector holds [split keys][queries].
+local function shared_tile(block, ctx, key0, keys)
+    local split <const>, lanes <const> = ctx.block.split, ctx.lanes
+    local width <const>, key_row <const> = ctx.block.width, ctx.plan.k.row
+    local from <const> = block:pointer("pointer", "keys", ir.offset(ctx.key_rows, key0 * key_row))
+    local depth <const> = ctx.plan.score_dim // split
+    local c <const> = tile.product(block, {
+        title = ("%d keys x %d queries, %d lanes a query"):format(keys, ctx.block.queries, split),
+        rows = keys, vectors = 1, registers = ctx.plan.machine.registers, depth = depth,
+        unroll = math.min(depth, 4), index = ir.index,
+        load_a = function(inner, name, mem)
+            if split == lanes then return inner:let("vec", name, "load", mem) end
+            return inner:let("vec", name, "spread", mem, ir.index(split))
+        end,
+        a = function(k, r) return ir.offset(from, k * split + r * key_row) end,
+        b = function(k) return ir.offset(ctx.queries, k * lanes) end,
+    })
+    for first = 0, keys - 1, split do
+        local level <const> = {}
+        for i = 0, split - 1 do level[i] = c[math.min(first + i, keys - 1)][0] end
+        local count, tag = split, 0
+        while count > 1 do
+            for i = 0, count // 2 - 1 do
+                level[i] = block:let("vec", ("t%d_%d_%d"):format(first, tag, i), "pair_sums",
+                    level[2 * i], level[2 * i + 1])
+            end
+            count, tag = count // 2, tag + 1
+        end
+        local logit = level[0]
+        if first + split > keys then
+            -- keys that do not exist
+            block:let("vec", "hidden", "minus_infinity")
+            block:let("mask", "beyond", "lanes_from", ir.index((keys - first) * width))
+            logit = block:let("vec", "existing", "select", "beyond", "hidden", logit)
+        end
+        block:run("store", ir.offset(ctx.scores, (key0 + first) * width),
+            softmax.weigh(block, ctx, first, 0, logit))
+    end
+end
+
+local function shared_tiles(ctx)
+    local functions <const>, keys <const> = {}, ctx.problem.kv_len
+    local size <const> = math.max(SHARED_KEYS, ctx.block.split)
+    local whole <const>, rest <const> = keys // size, keys % size
+    if whole > 0 then
+        functions[1] = tiles_function(ctx, "scores_shared",
+            ("Weights of keys in tiles of %d."):format(size), false, function(block)
+                block:each("tile", whole, false, function(body, i)
+                    shared_tile(body, ctx, i * size, size)
+                end)
+            end)
+    end
+    if rest > 0 then
+        functions[#functions + 1] = tiles_function(ctx, "scores_rest",
+            ("Weights of the last %d keys."):format(rest), false, function(block)
+                shared_tile(block, ctx, ir.index(whole * size), rest)
+            end)
+    end
+    functions[#functions + 1] = softmax.join_lanes(ctx)
+    return functions
 end
 
 -- Tiles over a range known only at run time: whole tiles that every query sees, then masked ones,
@@ -225,6 +315,7 @@ end
 -- Functions that fill scores[key][query] with weights for the block's keys, and maxima and sums of
 -- the queries.
 function scores.build(ctx)
+    if ctx.block.split then return shared_tiles(ctx) end
     if ctx.plan.attention.range_loops then return ranged_tiles(ctx) end
     return fixed_tiles(ctx)
 end

@@ -6,6 +6,9 @@
 -- maxima are looked at; where one is out of reach of its reference, the reference moves to the
 -- maximum rounded up (a whole number), what was summed is scaled, and the block is done again. That
 -- depends on the row's own allowed logits alone, so nothing else changes its bits.
+--
+-- ctx.at_zero: tiles for references that are all 0, without maxima. Their sums tell whether every
+-- maximum is within reach; if they cannot, the block is done again with maxima. The bits are alike.
 local ir <const> = require("gen.ir")
 local mask <const> = require("gen.stage.mask")
 
@@ -29,6 +32,11 @@ local function each_key(block, ctx, name, count, build)
     end
 end
 
+-- Sums that prove a row's maximum to be within the reach of 0: above the first its keys cannot all
+-- weigh what the lowest maximum does (2^0.13 at most), below the second none weighs what the
+-- highest does (2^47.7 at least). Both leave room for rounding.
+local PROOF_EACH <const>, PROOF_MOST <const> = 1.25, 0x1p47
+
 local function is_natural(ctx) return ctx.problem.fold.base ~= 2 end
 
 local function exp2_op(ctx) return ctx.problem.accuracy == "fast" and "exp2_fast" or "exp2" end
@@ -41,8 +49,10 @@ local function at(mem, ctx, v) return ir.offset(mem, v * ctx.lanes) end
 function softmax.open(block, ctx)
     if is_natural(ctx) then block:let("vec", "log2_e", "splat", ir.float(LOG2_E)) end
     for v = 0, ctx.block.vectors - 1 do
-        block:let("vec", "ref" .. v, "load", at(ctx.references, ctx, v))
-        block:declare("vec", "max" .. v, "load", at(ctx.maxima, ctx, v))
+        if not ctx.at_zero then
+            block:let("vec", "ref" .. v, "load", at(ctx.references, ctx, v))
+            block:declare("vec", "max" .. v, "load", at(ctx.maxima, ctx, v))
+        end
         block:declare("vec", "sum" .. v, "load", at(ctx.sums, ctx, v))
     end
 end
@@ -50,8 +60,11 @@ end
 -- Weights of one key from its logits: name of the vector, given the logit's.
 function softmax.weigh(block, ctx, r, v, logit)
     local n <const> = ("%d_%d"):format(r, v)
-    block:set("max" .. v, "max", "max" .. v, logit)
-    local x = block:let("vec", "x" .. n, "sub", logit, "ref" .. v)
+    local x = logit
+    if not ctx.at_zero then
+        block:set("max" .. v, "max", "max" .. v, logit)
+        x = block:let("vec", "x" .. n, "sub", logit, "ref" .. v)
+    end
     if is_natural(ctx) then x = block:let("vec", "y" .. n, "mul", x, "log2_e") end
     local p <const> = block:let("vec", "p" .. n, exp2_op(ctx), x)
     block:set("sum" .. v, "add", "sum" .. v, p)
@@ -60,7 +73,7 @@ end
 
 function softmax.close(block, ctx)
     for v = 0, ctx.block.vectors - 1 do
-        block:run("store", at(ctx.maxima, ctx, v), "max" .. v)
+        if not ctx.at_zero then block:run("store", at(ctx.maxima, ctx, v), "max" .. v) end
         block:run("store", at(ctx.sums, ctx, v), "sum" .. v)
     end
 end
@@ -103,8 +116,95 @@ local function let_reach(block, ctx)
     block:let("vec", "reach", "splat", ir.float(radius * radius))
 end
 
--- Calls `again(body)` when a maximum has left the reach of its reference, after moving it.
-function softmax.settle(block, ctx, move, again)
+-- Where lanes share a query (block.split): every lane gets what its query's lanes have together.
+function softmax.join_lanes(ctx)
+    local turning <const> = ir.mem("turning")
+    return ir.func((ctx.at_zero and "try_" or "") .. "join_lanes" .. ctx.suffix,
+        { "Sums and maxima of each query over the lanes that share it." }, ctx.parameters,
+        function(block)
+            local function join(name, op, mem)
+                block:declare("vec", name, "load", mem)
+                local step = ctx.lanes // 2
+                while step >= ctx.block.width do
+                    block:run("store", turning, name)
+                    block:run("store", ir.offset(turning, ctx.lanes), name)
+                    local turned <const> = ("%s_%d"):format(name, step)
+                    block:let("vec", turned, "load", ir.offset(turning, step))
+                    block:set(name, op, name, turned)
+                    step = step // 2
+                end
+                block:run("store", mem, name)
+            end
+            if not ctx.at_zero then join("max", "max", ctx.maxima) end
+            join("sum", "add", ctx.sums)
+        end)
+end
+
+-- Name of an int: some reference is not 0.
+function softmax.moved(block, ctx)
+    local moved
+    block:let("vec", "start", "zero")
+    for v = 0, ctx.block.vectors - 1 do
+        local reference <const> = block:let("vec", "reference" .. v, "load",
+            at(ctx.references, ctx, v))
+        block:let("vec", "moved_square" .. v, "mul", reference, reference)
+        local one <const> = block:let("int", "moved" .. v, "has_above", "moved_square" .. v,
+            "start")
+        moved = moved and block:let("int", "any_moved" .. v, "or_into", moved, one) or one
+    end
+    return moved
+end
+
+-- Name of an int: some sum (of all keys so far) does not prove its row's maximum within reach of 0.
+function softmax.unproven(block, ctx)
+    block:let("vec", "least", "splat", ir.float(PROOF_EACH * ctx.problem.kv_len))
+    block:let("vec", "most", "splat", ir.float(PROOF_MOST))
+    block:let("vec", "bound", "zero")
+    for v = 0, ctx.block.vectors - 1 do
+        local sum = block:let("vec", "sum" .. v, "load", at(ctx.sums, ctx, v))
+        if ctx.totals then
+            block:let("vec", "total" .. v, "load", at(ctx.totals, ctx, v))
+            sum = block:let("vec", "both" .. v, "add", "total" .. v, sum)
+        end
+        -- negative between the bounds, NaN for NaN
+        block:let("vec", "over" .. v, "sub", sum, "most")
+        block:let("vec", "under" .. v, "sub", sum, "least")
+        local side <const> = block:let("vec", "side" .. v, "mul", "over" .. v, "under" .. v)
+        if v == 0 then
+            block:declare("vec", "worst", "copy", side)
+            block:declare("vec", "all", "copy", side)
+        else
+            block:set("worst", "max", "worst", side)
+            block:set("all", "add", "all", side)
+        end
+    end
+    block:let("int", "outside", "has_above", "worst", "bound")
+    block:let("int", "lost", "has_nan", "all")
+    return block:let("int", "unproven", "or_into", "outside", "lost")
+end
+
+-- Sums of the block start again.
+function softmax.restart(ctx)
+    return ir.func("restart_sums" .. ctx.suffix, { "The block's sums start again." },
+        ctx.parameters, function(block)
+            block:let("vec", "none", "zero")
+            for v = 0, ctx.block.vectors - 1 do
+                block:run("store", at(ctx.sums, ctx, v), "none")
+            end
+        end)
+end
+
+-- Maxima of rows that are proven: any value within reach of 0 says as much to later blocks.
+function softmax.settled(block, ctx)
+    block:let("vec", "settled", "zero")
+    for v = 0, ctx.block.vectors - 1 do
+        block:run("store", at(ctx.maxima, ctx, v), "settled")
+    end
+end
+
+-- Calls `again(body)` when a maximum has left the reach of its reference, after moving it;
+-- `otherwise(body)`, if given, when none has.
+function softmax.settle(block, ctx, move, again, otherwise)
     local moved
     let_reach(block, ctx)
     for v = 0, ctx.block.vectors - 1 do
@@ -115,7 +215,7 @@ function softmax.settle(block, ctx, move, again)
     block:when("true_", { moved }, function(body)
         body:call(move)
         again(body)
-    end)
+    end, otherwise)
 end
 
 -- Moves the references of the queries whose maximum is out of reach to that maximum, rounded up,

@@ -291,6 +291,41 @@ function TestTiles:test_long_rows_are_done_in_blocks_of_keys()
         "whole rows")
 end
 
+-- References of 0 are tried first where exp2 grows beyond its domain, and code has loops.
+function TestTiles:test_sums_judge_references_of_0_where_exp2_grows()
+    local fields <const> = { op = "sdpa", seq_len = 64, kv_len = 64, heads = 2, head_dim = 64 }
+    for _, name in ipairs({ "scalar", "neon", "avx2", "avx512" }) do
+        fields.isa = name
+        lu.assertEquals(build_plan(fields).attention.tries_zero or false, name == "avx512", name)
+    end
+    lu.assertFalse(build_plan({ op = "sdpa", seq_len = 4, heads = 1, head_dim = 16,
+        isa = "avx512" }).attention.tries_zero or false)
+end
+
+-- Wide blocks of queries compute more keys beyond the diagonal.
+function TestTiles:test_causal_blocks_of_queries_are_narrower()
+    local fields <const> = { op = "sdpa", seq_len = 256, heads = 6, head_dim = 48, isa = "avx512" }
+    lu.assertEquals(build_plan(fields).attention.scores_vectors, 4)
+    fields.mask = "causal"
+    lu.assertEquals(build_plan(fields).attention.scores_vectors, 2)
+end
+
+-- The last queries share lanes where they fill at most half a vector and nothing is masked.
+function TestTiles:test_last_queries_share_lanes()
+    local function split(seq_len, more)
+        local fields <const> = { op = "sdpa", seq_len = seq_len, heads = 1, head_dim = 64,
+            isa = "avx512" }
+        for key, value in pairs(more or {}) do fields[key] = value end
+        return build_plan(fields).attention.split or false
+    end
+    lu.assertEquals({ split(48), split(49), split(50), split(51), split(53), split(56), split(57) },
+        { false, 8, 8, 4, 2, 2, false })
+    lu.assertFalse(split(51, { mask = "causal" }))
+    lu.assertFalse(split(400))
+    lu.assertFalse(split(401))
+    lu.assertFalse(split(51, { head_dim = 65 }))
+end
+
 -- The workspace of a long row does not grow with its keys.
 function TestTiles:test_a_long_row_needs_little_workspace()
     local built <const> = build_plan({ op = "sdpa", seq_len = 16384, heads = 1, head_dim = 64 })
@@ -305,7 +340,7 @@ function TestTiles:test_query_blocks_cover_the_sequence()
             lu.assertEquals(block.first, next_query, label)
             lu.assertEquals(block.first_unit, units, label)
             lu.assertEquals(block.units, (block.count + block.together - 1) // block.together)
-            lu.assertEquals(block.width, block.vectors * lanes, label)
+            lu.assertEquals(block.width * (block.split or 1), block.vectors * lanes, label)
             lu.assertTrue(block.queries >= 1 and block.queries <= block.width, label)
             if block.queries < block.width then
                 lu.assertTrue(i == #attention.blocks and block.count == 1, label)
@@ -387,9 +422,10 @@ function TestForms:test_a_class_token_needs_no_keys_and_values()
     local form <const>, built <const> = form_of(fields)
     lu.assertEquals(form, "lifted deferred")
     lu.assertEquals(built.projection_flops, 4 * 2 * 768 * 768)
-    -- twelve heads with one query each: one block of twelve lanes
+    -- twelve heads with one query each: a vector of eight, and four that share another
+    local blocks <const> = built.attention.blocks
     lu.assertEquals(built.attention.problem.heads, 1)
-    lu.assertEquals(built.attention.blocks[1].queries, 12)
+    lu.assertEquals({ blocks[1].queries, blocks[2].queries, blocks[2].split }, { 8, 4, 2 })
     fields.plan = { fold = { few_queries = false, qk = false, vo = false } }
     lu.assertEquals(form_of(fields), "projected projected")
 end
@@ -579,7 +615,9 @@ function TestBuffers:test_blocks_of_queries_fit_theirs()
         local floats <const> = { queries = built.score_dim * width, mask_panel = given.kv_len
             * width }
         for _, buffer in ipairs(built.part_buffers) do
-            local wanted <const> = buffer.name == "scores" and shape.key_block * width
+            local whole <const> = { scores = shape.key_block * width, trust = 1,
+                turning = 2 * built.machine.lanes }
+            local wanted <const> = whole[buffer.name]
                 or shape.together * (floats[buffer.name] or width)
             lu.assertTrue(buffer.floats >= wanted, label .. " " .. buffer.name)
         end

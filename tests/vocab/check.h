@@ -722,6 +722,18 @@ static void drive_exp2(const operation *op)
             in.vec[0][lane] = lane == at ? (at % 2 ? NAN : -NAN) : -(float)lane;
         try_once(op, &in);
     }
+    /* beyond the domain: judged by sums that must not miss it */
+    static const float beyond[] = {64.5f,  100.0f,  111.0f, 112.5f, 128.0f,  200.0f, 511.0f, 1024.0f,
+                                   0x1p22f, 0x1p23f, 0x1p31f, 0x1p32f, 1e30f, FLT_MAX, INFINITY};
+    for (size_t i = 0; EXP2_GROWS && i < sizeof beyond / sizeof beyond[0] && !failed; i++) {
+        outcome got;
+        for (size_t lane = 0; lane < LANES; lane++)
+            in.vec[0][lane] = beyond[i];
+        attempt(op, &in, &got);
+        for (size_t lane = 0; lane < LANES && !failed; lane++)
+            if (!(got.vec[lane] >= 0x1p80f))
+                fail("shrinks beyond its domain", lane, got.vec[lane], beyond[i]);
+    }
     if (s.rise > 1)
         fail("rises by more than an ulp as x falls", (size_t)s.rise, 0.0f, 0.0f);
     printf("note %s: at most %lld ulp from 2^x, rises by %lld ulp\n", op->name, (long long)s.worst,

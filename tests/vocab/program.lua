@@ -265,6 +265,7 @@ function M.text(isa, vocabulary)
     local parts <const> = {
         ("/* Written by tests/vocab/program.lua for %s. */"):format(isa.name),
         ("#define LANES %d"):format(isa.lanes),
+        ("#define EXP2_GROWS %d"):format(isa.exp2_grows and 1 or 0),
         '#include "tests/vocab/check.h"\n',
         isa.header and ("#include <%s>\n"):format(isa.header) or "",
         access, table.concat(printer:helper_texts(), "\n"), printer:text(),
