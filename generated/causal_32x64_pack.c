@@ -32,7 +32,7 @@
  *   k [64][64]: panels x columns 4x16
  *   v [64][64]: panels x columns 4x16
  *   o [64][64]: panels x columns 4x16, bias
- *   K projected, V projected (1183.7 kFLOP, 89.8 k cycles predicted) rather than K projected, Wv after the context, no V (1386.5 kFLOP, 104.9 k cycles predicted)
+ *   K projected, V projected (1183.7 kFLOP, 90.3 k cycles predicted) rather than K projected, Wv after the context, no V (1386.5 kFLOP, 105.4 k cycles predicted)
  *   logits in units of log2: softmax uses exp2 alone
  *   scale folded into Wq and bq
  *   K bias dropped: it shifts every logit of a row alike

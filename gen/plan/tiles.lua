@@ -41,14 +41,15 @@ local function step_cycles(rows, vectors, depth, machine)
         target.fma_latency) + 0.5 + 0.02 * loads + tight + 0.1 * stream
 end
 
--- Cycles that each accumulator beyond twice those the FMA latency needs costs every other one where
--- masks and exp2 follow: their chains fill the scheduler, and the next tile's products wait
--- (AVX-512, GPT-2: 12x2 is 3 % of the attention behind 8x2; without masks it is within 1 %).
-local CROWDING <const> = 0.2
+-- Cycles that a tile waits for its last exp2, and that each accumulator beyond twice those the FMA
+-- latency needs costs every other one where masks and exp2 follow: their chains fill the scheduler,
+-- and the next tile's products wait (AVX-512, GPT-2: 12x2 is 3 % of the attention behind 8x2, AVX2,
+-- stories: 4x2 as much behind 5x2; without masks such tiles are within 1 %).
+local DRAIN <const>, CROWDING <const> = 15, 0.2
 
-local function crowding_cycles(rows, vectors, machine)
+local function masking_cycles(rows, vectors, machine)
     local needed <const> = 2 * machine.target.fma_latency * machine.target.fma_pipes
-    return CROWDING * rows * vectors * math.max(0, rows * vectors - needed)
+    return DRAIN + CROWDING * rows * vectors * math.max(0, rows * vectors - needed)
 end
 
 -- Predicted cycles of a product cut into tiles; is_masked: masks and exp2 follow each.
@@ -58,7 +59,7 @@ function tiles.cycles(row_groups, column_groups, depth, machine, is_masked)
         for _, c in ipairs(column_groups) do
             local tile <const> = depth * step_cycles(r.size, c.size, depth, machine)
                 + 2 * r.size * c.size
-                + (is_masked and crowding_cycles(r.size, c.size, machine) or 0)
+                + (is_masked and masking_cycles(r.size, c.size, machine) or 0)
             cycles = cycles + r.count * c.count * tile
         end
     end
