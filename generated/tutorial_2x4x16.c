@@ -51,7 +51,7 @@
  *   softmax: in the score tiles, whole rows, base 2, exact
  *   context: tile 2x4, k unrolled by 4
  *   matmul flops: projections 16384, core 2048; at least 11915 cycles
- *   bytes: packed 4224, workspace 2496 (448 more a part), stack under 4096, code about 22032
+ *   bytes: packed 4224, workspace 2496 (448 more a part), stack under 6144, code about 22032
  *   workspace + 0: q, queries, head-major [head][row][dim]
  *   workspace + 128: k, keys, head-major [head][row][dim]
  *   workspace + 256: v, values, head-major [head][row][dim]
