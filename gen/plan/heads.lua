@@ -78,8 +78,9 @@ function heads.build(problem, machine, widths, straight)
     local seq_len <const>, batch <const> = items * problem.seq_len, problem.batch // items
     local vectors <const> = ceil_div(seq_len, queries_each)
     local scores <const> = tiles.choose("scores", problem, machine,
-        -- exp2 of a tile needs registers of its own
-        { vectors = vectors, depth = widths.score, sums = machine.registers // 2 },
+        -- what hides the latency is enough: exp2 of a tile needs registers of its own
+        { vectors = vectors, depth = widths.score,
+            sums = machine.target.fma_latency * machine.target.fma_pipes },
         function(rows) return split_even(problem.kv_len, rows) end)
     -- a block's context is one tile wide: its vectors are the scores'
     local most <const> = math.max(1, (machine.registers - 1) // scores.vectors - 1)
@@ -131,6 +132,8 @@ function heads.build(problem, machine, widths, straight)
         gathers = problem.fold.query_scale ~= 1.0 or regroups(widths.score)
             or queries_each > 1 and not one_tile,
         key_block = problem.kv_len, straight = straight,
+        -- as with lanes along queries
+        tries_zero = machine.exp2_grows and not straight,
         cycles = batch * head_vectors * (scores.cycles + cycles),
         softmax_cycles = batch * head_vectors * vectors * problem.kv_len * SOFTMAX_CYCLES,
         gather_cycles = batch * head_vectors * vectors * widths.score,
@@ -156,6 +159,10 @@ function heads.part_buffers(_, planned, widths)
     for _, one in ipairs({ { "maxima", "largest logit" }, { "references", "reference" },
         { "sums", "sum of weights" }, { "inverse_sums", "1 / sum of weights" } }) do
         numbers.add_buffer(list, one[1], width, one[2] .. " of each query and head")
+    end
+    if planned.tries_zero then
+        numbers.add_buffer(list, "trust", 1,
+            "not 0: the last block of queries was within reach of 0")
     end
     return list
 end

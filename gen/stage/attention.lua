@@ -5,6 +5,7 @@ local ir <const> = require("gen.ir")
 local mask <const> = require("gen.stage.mask")
 local scores <const> = require("gen.stage.scores")
 local softmax <const> = require("gen.stage.softmax")
+local weights <const> = require("gen.stage.weights")
 local context <const> = require("gen.stage.context")
 
 local attention <const> = {}
@@ -29,47 +30,6 @@ local parameters <const> = {
 local function as_parameter(value, name)
     if ir.constant(value) then return value end
     return ir.var(name)
-end
-
--- Weights of the block's queries for the keys of ctx, then what they weigh: the heart of both
--- walks. `stage` calls a function.
-local function attend_keys(phase, body, ctx, stage)
-    local makers <const> = scores.build(ctx)
-    for _, fn in ipairs(makers) do phase:add(fn) end
-    local move <const> = phase:add(softmax.move(ctx))
-    local function with_maxima(to, otherwise)
-        for _, fn in ipairs(makers) do stage(to, fn) end
-        softmax.settle(to, ctx, move, function(again)
-            for _, fn in ipairs(makers) do stage(again, fn) end
-        end, otherwise)
-    end
-    if not ctx.plan.attention.tries_zero then
-        with_maxima(body)
-        return
-    end
-    local restart <const> = phase:add(softmax.restart(ctx))
-    local tries <const> = scores.build(setmetatable({ at_zero = true }, { __index = ctx }))
-    for _, fn in ipairs(tries) do phase:add(fn) end
-    -- in one function, compilers keep the constants of all of them on its stack
-    for _, list in ipairs({ makers, tries }) do
-        for _, fn in ipairs(list) do fn.apart = true end
-    end
-    local trust <const> = ir.mem("trust")
-    -- where it failed last, it is not tried again before a block that would have passed
-    body:declare("int", "open", "byte_set", trust)
-    local function try(to)
-        for _, fn in ipairs(tries) do stage(to, fn) end
-        to:set("open", "copy", softmax.unproven(to, ctx))
-        to:when("true_", { "open" }, function(inner)
-            stage(inner, restart)
-            inner:run("store_zero", trust)
-        end, ctx.totals and function(inner) softmax.settled(inner, ctx) end or nil)
-    end
-    if ctx.totals then body:set("open", "and_not", "open", softmax.moved(body, ctx)) end
-    body:when("true_", { "open" }, try, function(inner) inner:set("open", "one") end)
-    body:when("true_", { "open" }, function(inner)
-        with_maxima(inner, function(other) other:run("store_one", trust) end)
-    end)
 end
 
 local function add_context(phase, body, ctx, stage)
@@ -106,7 +66,7 @@ local function attend_rows(phase, ctx, clear)
             stage(body, phase:add(scores.gather_queries(ctx)))
             if plan.attention.mask_panel then stage(body, phase:add(scores.gather_mask(ctx))) end
             stage(body, phase:add(softmax.start(ctx)))
-            attend_keys(phase, body, ctx, stage)
+            weights.add(phase, body, ctx, scores.build, stage)
             stage(body, phase:add(softmax.finish(ctx)))
             if problem.return_weights then
                 stage(body, phase:add(softmax.build_weights(ctx)))
@@ -128,7 +88,7 @@ local function attend_key_block(phase, ctx)
                 ctx.key0)
             bounds.whole_end = body:size("whole_end", "min", left, ir.index(shape.key_block))
             local function stage(to, fn) to:call(fn, bounds) end
-            attend_keys(phase, body, ctx, stage)
+            weights.add(phase, body, ctx, scores.build, stage)
             softmax.add_block(body, ctx)
             add_context(phase, body, ctx, stage)
         end)
@@ -342,13 +302,7 @@ function attention.build(kernel, plan)
     body:let("writable", "scratch", "address",
         ir.mem("workspace", plan.straight and ir.index(plan.part_offset)
             or ir.var("part") * plan.part_buffers.floats + plan.part_offset))
-    if shape.tries_zero then
-        for _, buffer in ipairs(plan.part_buffers) do
-            if buffer.name == "trust" then
-                body:run("store_one", ir.mem("scratch", buffer.offset))
-            end
-        end
-    end
+    weights.trust(body, plan)
 
     if plan.straight then
         local variants <const> = {}

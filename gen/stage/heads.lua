@@ -5,6 +5,7 @@
 local ir <const> = require("gen.ir")
 local tile <const> = require("gen.tile")
 local softmax <const> = require("gen.stage.softmax")
+local weights <const> = require("gen.stage.weights")
 
 local heads <const> = {}
 
@@ -15,6 +16,7 @@ local parameters <const> = {
     { "scratch", "scratch" }, { "scratch", "queries" }, { "scratch", "scores" },
     { "scratch", "maxima" }, { "scratch", "references" }, { "scratch", "sums" },
     { "scratch", "inverse_sums" }, { "scratch", "outputs" },
+    { "scratch", "trust" },
 }
 
 -- Queries in vector `v` of the block.
@@ -110,7 +112,7 @@ local function scores_function(ctx, group, base)
     local plan <const>, width <const> = ctx.plan, ctx.block.width
     local planned <const>, vectors <const> = plan.attention, ctx.block.vectors
     local rows <const> = group.size
-    return ir.func(("scores_%dkeys%s"):format(rows, ctx.suffix),
+    return ir.func(("%sscores_%dkeys%s"):format(ctx.at_zero and "try_" or "", rows, ctx.suffix),
         { ctx.straight and ("Weights of %d keys."):format(rows)
             or ("Weights of keys from %d on, in tiles of %d."):format(base, rows) }, parameters,
         function(block)
@@ -240,21 +242,27 @@ local function build_block(phase, plan, block, suffix)
             end
             if planned.gathers then body:call(phase:add(gather_queries(ctx))) end
             body:call(phase:add(softmax.start(ctx)))
-            local makers <const> = {}
-            local function make_weights(to)
+            local tiles_of <const> = {} -- by function: its group and first key
+            local function build_scores(of)
+                local makers <const> = {}
                 each_group(planned.key_groups, function(group, first)
-                    local fn <const> = makers[first]
-                        or phase:add(scores_function(ctx, group, first))
-                    makers[first] = fn
-                    call_tiles(to, ctx, fn, group, first, function(key)
-                        return { key_rows = ir.offset(ctx.key_rows, key * plan.k.row),
-                            scores = ir.offset(ctx.scores, key * block.width) }
-                    end)
+                    local fn <const> = scores_function(of, group, first)
+                    tiles_of[fn] = { group = group, first = first }
+                    makers[#makers + 1] = fn
                 end)
+                return makers
             end
-            make_weights(body)
-            local move <const> = phase:add(softmax.move(ctx))
-            softmax.settle(body, ctx, move, make_weights)
+            weights.add(phase, body, ctx, build_scores, function(to, fn)
+                local of <const> = tiles_of[fn]
+                if not of then
+                    to:call(fn)
+                    return
+                end
+                call_tiles(to, ctx, fn, of.group, of.first, function(key)
+                    return { key_rows = ir.offset(ctx.key_rows, key * plan.k.row),
+                        scores = ir.offset(ctx.scores, key * block.width) }
+                end)
+            end)
             body:call(phase:add(softmax.finish(ctx)))
             each_group(planned.dim_groups, function(group, first)
                 local fn <const> = phase:add(context_function(ctx, group, first))
@@ -284,6 +292,7 @@ function heads.build(kernel, plan)
     body:let("writable", "scratch", "address",
         ir.mem("workspace", plan.straight and ir.index(plan.part_offset)
             or ir.var("part") * plan.part_buffers.floats + plan.part_offset))
+    weights.trust(body, plan)
     local head_vectors <const> = planned.head_vectors
     local function unit(to, index)
         local vector <const> = head_vectors == 1 and ir.index(0)

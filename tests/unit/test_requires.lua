@@ -30,7 +30,7 @@ local ORDER <const> = {
     { "stage/mask", "stage/linear" },
     { "stage/softmax" },
     { "stage/project", "stage/scores", "stage/context", "stage/output", "stage/cache" },
-    { "stage/dims_scores" },
+    { "stage/dims_scores", "stage/weights" },
     { "stage/dims_softmax" },
     { "stage/dims_context" },
     { "stage/attention", "stage/dims", "stage/heads" },

@@ -1,0 +1,59 @@
+-- Weights of one block of queries, whichever way the lanes lie: score tiles, looked at afterwards
+-- and done again where a reference is out of reach. Knows the order, not how a tile works.
+local ir <const> = require("gen.ir")
+local softmax <const> = require("gen.stage.softmax")
+
+local weights <const> = {}
+
+-- Before a part's first block: references of 0 are worth a try.
+function weights.trust(body, plan)
+    if not plan.attention.tries_zero then return end
+    for _, buffer in ipairs(plan.part_buffers) do
+        if buffer.name == "trust" then
+            body:run("store_one", ir.mem("scratch", buffer.offset))
+        end
+    end
+end
+
+-- Appends to `body` what fills the scores with the weights of the keys of ctx. build(ctx) makes the
+-- functions around tiles; `stage` calls a function.
+function weights.add(phase, body, ctx, build, stage)
+    local makers <const> = build(ctx)
+    for _, fn in ipairs(makers) do phase:add(fn) end
+    local move <const> = phase:add(softmax.move(ctx))
+    local function with_maxima(to, otherwise)
+        for _, fn in ipairs(makers) do stage(to, fn) end
+        softmax.settle(to, ctx, move, function(again)
+            for _, fn in ipairs(makers) do stage(again, fn) end
+        end, otherwise)
+    end
+    if not ctx.plan.attention.tries_zero then
+        with_maxima(body)
+        return
+    end
+    local restart <const> = phase:add(softmax.restart(ctx))
+    local tries <const> = build(setmetatable({ at_zero = true }, { __index = ctx }))
+    for _, fn in ipairs(tries) do phase:add(fn) end
+    -- in one function, compilers keep the constants of all of them on its stack
+    for _, list in ipairs({ makers, tries }) do
+        for _, fn in ipairs(list) do fn.apart = true end
+    end
+    local trust <const> = ir.mem("trust")
+    -- where it failed last, it is not tried again before a block that would have passed
+    body:declare("int", "open", "byte_set", trust)
+    local function try(to)
+        for _, fn in ipairs(tries) do stage(to, fn) end
+        to:set("open", "copy", softmax.unproven(to, ctx))
+        to:when("true_", { "open" }, function(inner)
+            stage(inner, restart)
+            inner:run("store_zero", trust)
+        end, ctx.totals and function(inner) softmax.settled(inner, ctx) end or nil)
+    end
+    if ctx.totals then body:set("open", "and_not", "open", softmax.moved(body, ctx)) end
+    body:when("true_", { "open" }, try, function(inner) inner:set("open", "one") end)
+    body:when("true_", { "open" }, function(inner)
+        with_maxima(inner, function(other) other:run("store_one", trust) end)
+    end)
+end
+
+return weights
