@@ -103,12 +103,6 @@ M.judged = {
     { op = "sdpa", batch = 2, seq_len = 21, kv_len = 397, heads = 2, head_dim = 12,
         mask = { "causal", "padding" }, causal_align = "bottom_right" },
     { seq_len = 17, d_model = 33, heads = 1 },
-    -- last queries that share a vector's lanes, on every instruction set in turn
-    { seq_len = 35, d_model = 64, heads = 1, unroll = "tiles" },
-    { op = "sdpa", batch = 2, seq_len = 49, heads = 3, head_dim = 32 },
-    { op = "sdpa", seq_len = 21, kv_len = 29, heads = 1, head_dim = 12, unroll = "tiles" },
-    { op = "sdpa", seq_len = 18, kv_len = 7, heads = 2, head_dim = 8, unroll = "tiles",
-        return_weights = "per_head" },
     { seq_len = 4, d_model = 8, heads = 1 },
     { seq_len = 37, d_model = 144, heads = 2 },
     { seq_len = 7, d_model = 147, heads = 13, head_dim = 37, mask = { "causal", "padding" } },
@@ -145,6 +139,12 @@ M.judged = {
     { batch = 5, seq_len = 70, d_model = 12, heads = 3, plan = { project = { rows = 3 },
         output = { rows = 2 } } },
     { batch = 5, seq_len = 35, d_model = 12, heads = 3, mask = "lengths", padded_queries = "zero" },
+    -- last queries that share a vector's lanes, on every instruction set in turn
+    { seq_len = 35, d_model = 64, heads = 1, unroll = "tiles" },
+    { op = "sdpa", batch = 2, seq_len = 49, heads = 3, head_dim = 32 },
+    { op = "sdpa", seq_len = 21, kv_len = 29, heads = 1, head_dim = 12, unroll = "tiles" },
+    { op = "sdpa", seq_len = 18, kv_len = 7, heads = 2, head_dim = 8, unroll = "tiles",
+        return_weights = "per_head" },
 }
 
 return M
