@@ -24,8 +24,8 @@ local README <const> = fs.join(root, "README.md")
 local BENCHMARKS <const> = "docs/benchmarks" -- as the README links to it
 
 -- The functions the README shows, all of one generated file.
-local EXCERPT <const> = { file = "tutorial_2x4x64.c",
-    functions = { "attend_4", "move_references_4" } }
+local EXCERPT <const> = { file = "grouped_sdpa_avx2.c",
+    functions = { "attend_8", "phase_attention" } }
 
 local function fail(text)
     io.stderr:write(text, "\n")
