@@ -31,7 +31,7 @@
  *   k [64][64]: panels x columns 2x32
  *   v [64][64]: panels x columns 2x32
  *   o [64][64]: panels x columns 2x32, bias
- *   K projected, V projected, heads interleaved (270.3 kFLOP, 10.9 k cycles predicted) rather than K projected, V projected (270.3 kFLOP, 11.9 k cycles predicted)
+ *   K projected, V projected, heads interleaved (270.3 kFLOP, 11.1 k cycles predicted) rather than K projected, V projected (270.3 kFLOP, 12.1 k cycles predicted)
  *   logits in units of log2: softmax uses exp2 alone
  *   scale folded into Wq and bq
  *   K bias dropped: it shifts every logit of a row alike
