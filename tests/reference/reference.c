@@ -1,7 +1,7 @@
 /* Double-precision attention from the formula, with the rounding error a float32 kernel may show.
  *
  * Error model (docs/testing.md): every quantity carries a standard error; a dot product of n terms
- * adds u * sum|x||w| * sqrt(1/4 + n/18); errors of independent terms add in squares; an error of a
+ * adds u * sum|x||w| * sqrt(1/4 + n/14); errors of independent terms add in squares; an error of a
  * logit moves its weight in proportion, and the context by p * error * |v - c|. */
 #include "reference/reference.h"
 
@@ -40,7 +40,14 @@ static double square(double x)
 /* Standard error of a float32 dot product of n terms with magnitude sum a. */
 static double dot_error(double a, size_t n)
 {
-    return U * a * sqrt(0.25 + (double)n / 18.0) + TINY * (double)n;
+    return U * a * sqrt(0.25 + (double)n / 14.0) + TINY * (double)n;
+}
+
+/* Squared error of dividing a context value by the sum of n weights: that sum's own rounding, which
+ * no value shares, then the quotient's. */
+static double division(double value, size_t n)
+{
+    return square(dot_error(fabs(value), n)) + square(fabs(value) * U * 2.0);
 }
 
 static plane take_plane(double **at, size_t n)
@@ -256,8 +263,7 @@ static void weigh_inputs(const ref_case *c, const parts *p, size_t b, size_t wi)
             }
         }
         p->wide.value[wi + e] = sum;
-        p->wide.error[wi + e] =
-            sqrt(square(dot_error(size, c->kv_len)) + square(fabs(sum) * U * 2.0));
+        p->wide.error[wi + e] = sqrt(square(dot_error(size, c->kv_len)) + division(sum, c->kv_len));
     }
 }
 
@@ -385,7 +391,7 @@ static void softmax_row(const ref_case *c, parts *p)
         }
     }
     const double exp_error = c->fast ? EXP_ERROR_FAST : EXP_ERROR;
-    double common = square(U) * (0.25 + (double)n / 18.0 + 4.0);
+    double common = square(U) * (0.25 + (double)n / 14.0 + 4.0);
     for (size_t j = 0; j < n; j++) {
         if (p->weight[j] > 0.0) {
             common += square(p->weight[j]) * (square(p->logit_error[j]) + square(exp_error));
@@ -450,7 +456,7 @@ static void context_row(const ref_case *c, parts *p, size_t b, size_t h, size_t 
         }
         /* Own rounding; of folded values it is the output's. */
         const double own = c->values == REF_PROJECTED
-                               ? square(dot_error(size, n)) + square(fabs(sum) * U * 2.0)
+                               ? square(dot_error(size, n)) + division(sum, n)
                            : c->values == REF_BETWEEN ? deferred_error(c, p, g, d, wi)
                                                       : 0.0;
         const double moved = large ? fmin(linear, reach) : sqrt(carried);
