@@ -71,8 +71,9 @@ local function gather_shared(ctx)
             if scale ~= 1.0 then block:let("vec", "scale", "splat", "QUERY_SCALE") end
             block:each("chunk", plan.score_dim // split, false, function(body, c)
                 for q = 0, ctx.block.queries - 1 do
-                    local name = body:let("vec", "q" .. q, "load_part",
-                        ir.offset(ctx.query_rows, c * split + q * plan.q.row), ir.index(split))
+                    local from <const> = ir.offset(ctx.query_rows, c * split + q * plan.q.row)
+                    local name = split == lanes and body:let("vec", "q" .. q, "load", from)
+                        or body:let("vec", "q" .. q, "load_part", from, ir.index(split))
                     if scale ~= 1.0 then
                         name = body:let("vec", "scaled" .. q, "mul", name, "scale")
                     end
