@@ -3,9 +3,9 @@
 -- broadcast, B in vectors. Where A and B live, how C starts and where it goes is the caller's.
 -- Checks the registers; knows no layout and no ISA.
 --
--- A depth beyond LONGEST_SUM is summed in blocks, all but the first from zero, and the blocks' sums
--- one after the other: rounding errors then grow with the block, not with the depth. The running
--- sum waits in memory (`carry`), so the tile needs no more registers.
+-- A depth beyond LONGEST_SUM is summed in blocks, each from zero, the blocks' sums one after the
+-- other and the bias last: rounding errors then grow with the block, not with the depth. The
+-- running sum waits in memory (`carry`), so the tile needs no more registers.
 local tile <const> = {}
 
 tile.LONGEST_SUM = 384
@@ -103,7 +103,7 @@ end
 --   b_lanes(v)         lanes of vector v that B has (an index; nil: all)
 --   load_a(block, name, mem), load_b(block, name, mem, v)
 --                      how a vector comes from there (nil: A by broadcast, B as it lies)
---   start(r, v)        op and arguments of the accumulator's first value; nil: zero
+--   start(r, v)        op and arguments of what is added to the product; nil: zero
 --   prefetch(k)        memory to ask for at depth k, once a turn; nil: none
 --   ahead(k)           list of memory to ask for at every depth k, needed soon; nil: none
 --   carry              {load(block, name, r, v) -> name, store(block, c, r, v)}: memory that holds
@@ -115,9 +115,11 @@ function tile.product(block, spec)
     block:note(spec.title)
     local c <const> = {}
     for r = 0, spec.rows - 1 do c[r] = {} end
+    assert(not (spec.start and spec.max_depth), "what ends early has no bias")
+    local deep <const> = (spec.max_depth or spec.depth) > tile.LONGEST_SUM
     each_accumulator(spec, function(name, r, v)
         c[r][v] = name
-        if spec.start then
+        if spec.start and not deep then
             block:declare("vec", name, spec.start(r, v))
         else
             block:declare("vec", name, "zero")
@@ -125,7 +127,7 @@ function tile.product(block, spec)
     end)
     local known <const> = math.type(spec.depth) == "integer"
     local zero <const> = spec.index(0)
-    if (spec.max_depth or spec.depth) <= tile.LONGEST_SUM then
+    if not deep then
         if known then
             emit_range(block, spec, zero, spec.depth)
         else
@@ -163,6 +165,13 @@ function tile.product(block, spec)
         emit_open_range(block, spec, blocks_end)
     end
     add_carry(block, spec, false)
+    if spec.start then
+        -- last: a large bias at the start of a long chain would coarsen every sum behind it
+        each_accumulator(spec, function(name, r, v)
+            local first <const> = block:let("vec", ("s%d_%d"):format(r, v), spec.start(r, v))
+            block:set(name, "add", first, name)
+        end)
+    end
     return c
 end
 
