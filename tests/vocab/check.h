@@ -723,8 +723,9 @@ static void drive_exp2(const operation *op)
         try_once(op, &in);
     }
     /* beyond the domain: judged by sums that must not miss it */
-    static const float beyond[] = {64.5f,  100.0f,  111.0f, 112.5f, 128.0f,  200.0f, 511.0f, 1024.0f,
-                                   0x1p22f, 0x1p23f, 0x1p31f, 0x1p32f, 1e30f, FLT_MAX, INFINITY};
+    static const float beyond[] = {64.5f,   100.0f,  111.0f,  112.5f,  128.0f,
+                                   200.0f,  511.0f,  1024.0f, 0x1p22f, 0x1p23f,
+                                   0x1p31f, 0x1p32f, 1e30f,   FLT_MAX, INFINITY};
     for (size_t i = 0; EXP2_GROWS && i < sizeof beyond / sizeof beyond[0] && !failed; i++) {
         outcome got;
         for (size_t lane = 0; lane < LANES; lane++)
