@@ -52,12 +52,6 @@ function M.current()
     return this_machine
 end
 
--- Processors this process may use.
-function M.processors()
-    local _, text = process.capture({ "nproc" }, { quiet = true })
-    return math.tointeger(tonumber(text:match("%d+"))) or 1
-end
-
 -- How many processes to run at a time.
 function M.processors()
     local _, text = process.capture({ "getconf", "_NPROCESSORS_ONLN" }, { quiet = true })
