@@ -3,26 +3,12 @@
 package.path = "./?.lua;./?/init.lua;" .. package.path
 local lu <const> = require("luaunit")
 
-local config <const> = require("gen.config")
-local fold <const> = require("gen.fold")
 local generate <const> = require("gen.generate")
 local isa <const> = require("gen.isa")
-local plan <const> = require("gen.plan")
-local problem <const> = require("gen.problem")
+local planned <const> = require("tests.unit.planned")
 local tiles <const> = require("gen.plan.tiles")
 
-local function record(fields, isa_name)
-    local raw <const> = { name = "planned", isa = isa_name or "avx2" }
-    for key, value in pairs(fields) do raw[key] = value end
-    local made <const>, errors = config.validate(raw, "plan.lua", "planned")
-    if not made then error(config.format_errors(errors)) end
-    return made
-end
-
-local function build_plan(fields, isa_name)
-    return plan.build(fold.apply(problem.build(record(fields, isa_name))),
-        isa.get(isa_name or "avx2"))
-end
+local record <const>, build_plan <const> = planned.record, planned.build_plan
 
 local function layer(more)
     local fields <const> = { batch = 2, seq_len = 4, d_model = 64, heads = 8 }
