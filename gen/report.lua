@@ -122,9 +122,9 @@ function report.lines(data)
     put("isa %s, unroll %s: %s, phases %d", data.isa, data.unroll,
         data.straight_line and "no loop left" or "loops around unrolled tiles", data.phases)
     if data.items_at_a_time then
-        put("layer: %d item%s at a time through all stages, figures below are of %s",
+        put("layer: %d item%s at a time through all stages; rows and buffers below are %s",
             data.items_at_a_time, data.items_at_a_time == 1 and "" or "s",
-            data.items_at_a_time == 1 and "one" or "them")
+            data.items_at_a_time == 1 and "one item's" or "theirs")
     end
     for _, reason in ipairs(data.fold) do put("fold: %s", reason) end
     for _, p in ipairs(data.projections) do

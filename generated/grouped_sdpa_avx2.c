@@ -2817,6 +2817,7 @@ static void phase_attention(const attn_args *restrict args, float *restrict work
         }
     }
 }
+
 /* ---- Entry points ---------------------------------------------------------------------------- */
 
 /* Everything a call can get wrong, before anything is written. */

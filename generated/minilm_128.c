@@ -2597,6 +2597,7 @@ static void phase_output(const float *restrict weights, const attn_args *restric
         }
     }
 }
+
 /* ---- Entry points ---------------------------------------------------------------------------- */
 
 /* Everything a call can get wrong, before anything is written. */

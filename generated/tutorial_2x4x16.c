@@ -2096,6 +2096,7 @@ static void phase_output(const float *restrict weights, const attn_args *restric
     output_4_2x4(ws_heads + 64, weights + 988, y + 76);
     output_4_2x4(ws_heads + 96, weights + 988, y + 108);
 }
+
 /* ---- Entry points ---------------------------------------------------------------------------- */
 
 /* Everything a call can get wrong, before anything is written. */
