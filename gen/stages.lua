@@ -113,8 +113,9 @@ end
 local function add_item_blocks(kernel, plan)
     local stages_of_block <const> = { table.unpack(kernel.phases) }
     local blocks <const> = plan.item_block
-    local phase <const> = kernel:phase("items", blocks.items == 1 and "Item by item through all stages"
-        or ("%d items at a time through all stages"):format(blocks.items))
+    local title <const> = blocks.items == 1 and "Item by item through all stages"
+        or ("%d items at a time through all stages"):format(blocks.items)
+    local phase <const> = kernel:phase("items", title)
     phase.entry = ir.func("phase_items", { phase.title .. "." }, entry_parameters, function(body)
         body:let("writable", "own", "address",
             ir.mem("workspace", ir.var("part") * plan.part_floats))
