@@ -9,6 +9,7 @@
  *   --cold N         also N single calls with emptied caches
  *   --seed N         of inputs and weights
  *   --fill SHARE     items with a length have this share of their keys (1)
+ *   --logits FACTOR  multiplies the queries, and so all logits (1)
  *   --cpu N          run there; without it where the process happens to be
  * Exit status: 0 measured and right, 3 the output is wrong (nothing was timed), 1 anything else. */
 #include <math.h>
@@ -44,7 +45,7 @@ typedef struct options {
     const char *case_file, *truth_file;
     subject_options subject;
     int truth_only, machine_only;
-    double seconds, fill;
+    double seconds, fill, logits;
     size_t samples, cold;
     uint64_t seed;
     long cpu;
@@ -190,13 +191,25 @@ static int32_t item_length(const session *s)
     return (int32_t)(length < least ? least : length);
 }
 
-/* Weights and inputs as the tests draw them; every item of the same length. */
+static void scale(float *values, size_t count, double factor)
+{
+    for (size_t i = 0; i < count; i++) {
+        values[i] = (float)((double)values[i] * factor);
+    }
+}
+
+/* Weights and inputs as the tests draw them, queries scaled where they are made or given; every item
+ * of the same length. */
 static int fill_inputs(session *s)
 {
     if (input_alloc(&s->inputs, &s->problem) != 0) {
         return fail("out of memory for %s", "the inputs");
     }
     input_fill(&s->inputs, &s->problem, INPUT_NORMAL, s->o.seed);
+    const ref_sizes *n = &s->inputs.sizes;
+    scale(s->inputs.q, n->q, s->o.logits);
+    scale(s->inputs.q_weight, n->q_weight, s->o.logits);
+    scale(s->inputs.q_bias, n->q_bias, s->o.logits);
     for (size_t b = 0; b < s->inputs.sizes.kv_lengths; b++) {
         s->inputs.kv_lengths[b] = item_length(s);
     }
@@ -519,6 +532,8 @@ static int parse_options(options *o, int argc, char **argv)
             o->seed = strtoull(value, NULL, 10);
         } else if (strcmp(name, "--fill") == 0) {
             o->fill = strtod(value, NULL);
+        } else if (strcmp(name, "--logits") == 0) {
+            o->logits = strtod(value, NULL);
         } else if (strcmp(name, "--cpu") == 0) {
             o->cpu = strtol(value, NULL, 10);
         } else {
@@ -526,10 +541,10 @@ static int parse_options(options *o, int argc, char **argv)
         }
     }
     if (o->samples < MIN_GOOD || o->samples > SAMPLES_MAX || o->cold > MAX_COLD ||
-        !(o->fill > 0.0 && o->fill <= 1.0) ||
+        !(o->fill > 0.0 && o->fill <= 1.0) || !(o->logits > 0.0 && o->logits <= 1e6) ||
         (o->subject.kernel != NULL && o->subject.prefix == NULL)) {
         return fail("bad options: %s", "--samples 5..2000, --cold 0..200, --fill above 0 and up to "
-                                       "1, --kernel with --prefix");
+                                       "1, --logits above 0 and up to 1e6, --kernel with --prefix");
     }
     return 0;
 }
@@ -537,7 +552,8 @@ static int parse_options(options *o, int argc, char **argv)
 int main(int argc, char **argv)
 {
     static session s;
-    s.o = (options){.seconds = 0.3, .fill = 1.0, .samples = SAMPLES_MAX, .seed = 1, .cpu = -1};
+    s.o = (options){
+        .seconds = 0.3, .fill = 1.0, .logits = 1.0, .samples = SAMPLES_MAX, .seed = 1, .cpu = -1};
     if (parse_options(&s.o, argc, argv) != 0) {
         return FAILED;
     }

@@ -36,7 +36,7 @@ end
 -- The probe's options from ours.
 local function add_options(words, options, truth)
     append(words, "--truth", truth)
-    for _, name in ipairs({ "seconds", "samples", "cold", "seed", "fill", "cpu" }) do
+    for _, name in ipairs({ "seconds", "samples", "cold", "seed", "fill", "logits", "cpu" }) do
         if options[name] then
             append(words, "--" .. name, options[name])
         end
@@ -104,9 +104,15 @@ local function push_files(files, options)
     return true
 end
 
--- Where the answer of a case is kept, for items that have a share of their keys (options.fill).
+-- Where the answer of a case is kept: one file for each options.fill and options.logits.
 local function truth_path(case, options)
-    return options.fill and ("%s-fill%g"):format(case.truth, options.fill) or case.truth
+    local path = case.truth
+    for _, name in ipairs({ "fill", "logits" }) do
+        if options[name] then
+            path = ("%s-%s%g"):format(path, name, options[name])
+        end
+    end
+    return path
 end
 
 -- Computes the answer of a case where it is not there yet, natively and untimed, so that the
@@ -118,7 +124,7 @@ function M.prepare_truth(probe, case, options)
         return true
     end
     local words <const> = { probe, "--case", case.path, "--truth-only" }
-    add_options(words, { seed = options.seed, fill = options.fill }, truth)
+    add_options(words, { seed = options.seed, fill = options.fill, logits = options.logits }, truth)
     local status, text = (options.capture or process.capture)(words, { merge = true })
     if status ~= 0 then
         return nil, text:match("([^\n]*)%s*$")
@@ -131,6 +137,7 @@ end
 --   cold               single calls with emptied caches
 --   seed, cpu          of inputs and weights; the core to stay on
 --   fill               share of the keys that items with a length have
+--   logits             factor on the queries
 --   timeout            kill after so many seconds: "hang"
 --   capture            what takes the place of process.capture and sees to the timeout itself
 --   runner, push       words in front of the program, words that copy a file to where it runs

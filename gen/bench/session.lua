@@ -106,7 +106,8 @@ local function add_blas(entry, case, probe, options)
     local function try(core)
         local result, problem = measure.run_blas(probe, case, { file = blas.LIBRARY,
             core = core }, { seconds = options.screening, samples = options.samples,
-                cpu = options.cpu, fill = options.fill, runner = options.runner })
+                cpu = options.cpu, fill = options.fill, logits = options.logits,
+                runner = options.runner })
         return { core = core, result = result, problem = problem }
     end
     local packaged <const> = try(nil)
@@ -143,7 +144,7 @@ end
 local function measure_once(subject, round, options, is_cold)
     local limits <const> = { seconds = options.seconds, samples = options.samples,
         cold = is_cold and round == 1 and options.cold or nil, cpu = options.cpu,
-        fill = options.fill, runner = options.runner, push = options.push }
+        fill = options.fill, logits = options.logits, runner = options.runner, push = options.push }
     if subject.item then
         return measure.run(subject.item, limits)
     end
@@ -261,9 +262,9 @@ function M.count_steps(shapes, options)
     return 1 + #shapes * rounds * subjects
 end
 
--- options: root, dir, isas, compilers (names), short, rounds, seconds, cpu, fill, runner, push,
--- no_blas, jobs, step(label, is_extra). Returns the document, or nil and a message when nothing can
--- be measured.
+-- options: root, dir, isas, compilers (names), short, rounds, seconds, cpu, fill, logits, runner,
+-- push, no_blas, jobs, step(label, is_extra). Returns the document, or nil and a message when
+-- nothing can be measured.
 function M.run(shapes, given)
     local options <const> = setmetatable({}, { __index = function(_, key)
         local value <const> = given[key]
@@ -310,7 +311,7 @@ function M.run(shapes, given)
         end
         if shape.record then
             ok, message = measure.prepare_truth(probe, work[index].case,
-                { fill = options.fill })
+                { fill = options.fill, logits = options.logits })
             if not ok then
                 return nil, ("%s: %s"):format(shape.id, message)
             end
@@ -324,7 +325,7 @@ function M.run(shapes, given)
     return { format = M.FORMAT, generator = version.VERSION, machine = machine,
         compilers = compilers, isas = options.isas, shapes = entries,
         settings = { rounds = options.rounds, seconds = options.seconds,
-            short = options.short or false, fill = options.fill } }
+            short = options.short or false, fill = options.fill, logits = options.logits } }
 end
 
 M.settle_fastest = settle_fastest -- for tests

@@ -75,6 +75,8 @@ function M.add_options(command, add_set_option)
         :argname("S"):convert(number_from("--seconds", 0.001, 3600))
     command:option("--fill", "Share of the keys that items with a length have (default: 1).")
         :argname("SHARE"):convert(number_from("--fill", 0.001, 1))
+    command:option("--logits", "Factor on the queries, and so on all logits (default: 1).")
+        :argname("FACTOR"):convert(number_from("--logits", 0.001, 1e6))
     command:option("--cpu", "Core to stay on."):argname("N")
         :convert(number_from("--cpu", 0, 1023, true))
     command:option("--runner", "Command in front of the measuring program: an emulator, ssh BOARD.")
@@ -217,7 +219,8 @@ function M.run(options, tools)
     document, message = session.run(shapes, { root = options.root, dir = dir, isas = options.isas,
         compilers = options.compilers, short = options.short, rounds = options.rounds,
         seconds = options.seconds, cpu = options.cpu, fill = options.fill,
-        runner = options.runner, push = options.push, no_blas = options.no_blas,
+        logits = options.logits, runner = options.runner, push = options.push,
+        no_blas = options.no_blas,
         step = function(label, is_extra)
             bar.total = bar.total + (is_extra and 1 or 0)
             bar:step(label)

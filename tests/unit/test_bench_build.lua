@@ -82,6 +82,20 @@ function TestBenchBuild:test_items_have_the_share_of_keys_asked_for()
     lu.assertEquals(full.kind, "failed")
 end
 
+-- --logits scales the queries, and the answer the kernel is judged by.
+function TestBenchBuild:test_queries_are_scaled_as_asked_for()
+    local item <const> = assert(self.builder:add({ key = "scaled", isa = "scalar", compiler = "gcc",
+        record = small({}) }))
+    lu.assertTrue(self.builder:run())
+    local scaled <const> = { seconds = 0.01, samples = 5, logits = 400 }
+    lu.assertTrue(measure.prepare_truth(item.probe, item.case, scaled))
+    local result <const>, failed = measure.run(item, scaled)
+    lu.assertNotNil(result, failed and failed.message)
+    lu.assertTrue(result.right)
+    local plain <const> = assert(measure.run(item, QUICK))
+    lu.assertNotEquals(result.max_error, plain.max_error)
+end
+
 function TestBenchBuild:test_all_outcomes()
     local item <const> = assert(self.builder:add({ key = "good", record = small(),
         isa = "scalar", compiler = "gcc" }))
