@@ -1,193 +1,27 @@
 -- Context of one block of queries: out[query][d] = 1/sum * sum over keys of p[key][query] .
--- V[key][d],
--- written where the next stage reads it.
---
--- Hidden keys have weight exactly 0, so they vanish unless V holds NaN or infinity there; rows
--- without
--- any key have the sum 0. Both make the row NaN: such a row is computed again by `repair_row` from
--- its
--- allowed keys alone, in the same order, so a clean row never changes by a bit.
+-- V[key][d], written where the next stage reads it. Rows that come out NaN are computed again
+-- (gen/stage/exact_rows.lua).
 local ir <const> = require("gen.ir")
 local tile <const> = require("gen.tile")
 local mask <const> = require("gen.stage.mask")
+local exact_rows <const> = require("gen.stage.exact_rows")
 
 local context <const> = {}
 
--- Column groups with the last panel apart where its last vector is only partly there:
--- list of {count, vectors, first (column), last_lanes}.
-local function value_columns(ctx)
-    local lanes <const> = ctx.lanes
-    local rest <const> = ctx.plan.value_dim % lanes
-    local list <const>, column = {}, 0
-    local groups <const> = ctx.plan.attention.column_groups
-    for i, group in ipairs(groups) do
-        local width <const> = group.size * lanes
-        local peel <const> = rest > 0 and i == #groups
-        local whole <const> = peel and group.count - 1 or group.count
-        if whole > 0 then
-            list[#list + 1] = { count = whole, vectors = group.size, first = column,
-                last_lanes = lanes }
-        end
-        if peel then
-            list[#list + 1] = { count = 1, vectors = group.size, first = column + whole * width,
-                last_lanes = rest }
-        end
-        column = column + group.count * width
-    end
-    return list
-end
-
--- ---- The exact path ------------------------------------------------------------------------
-
--- Which rows without any key there may be, and what they give.
-local function empty_row_rule(ctx)
-    local problem <const> = ctx.problem
-    return problem.may_be_empty and problem.empty_row ~= "nan" and problem.empty_row or nil
-end
-
--- The rule's value in one vector of an empty row: 0, or the mean of all values.
-local function empty_value(block, ctx, column)
-    block:declare("vec", "sum", "zero")
-    if ctx.problem.empty_row ~= "uniform" then return end
-    block:each("key", ctx.problem.kv_len, ctx.straight, function(body, key)
-        body:let("vec", "value", "load", ir.offset(ctx.value_rows, key * ctx.plan.v.row + column))
-        body:set("sum", "add", "sum", "value")
-    end)
-    block:let("vec", "share", "splat", ir.float(1.0 / ctx.problem.kv_len))
-    block:set("sum", "mul", "sum", "share")
-end
-
--- The vectors of one output row, or of `width` values of it: visit(block, column, part), part: only
--- the lanes that exist.
-local function each_vector(block, ctx, visit, width)
-    width = width or ctx.plan.value_dim
-    local whole <const>, rest <const> = width // ctx.lanes, width % ctx.lanes
-    if whole > 0 then
-        block:each("vector", whole, ctx.straight, function(body, i)
-            visit(body, i * ctx.lanes, nil)
-        end)
-    end
-    if rest > 0 then
-        block:scope(function(body) visit(body, ir.index(whole * ctx.lanes), ir.index(rest)) end)
-    end
-end
-
-local function load_out(block, name, from, part)
-    if part then return block:let("vec", name, "load_part", from, part) end
-    return block:let("vec", name, "load", from)
-end
-
-local function store_out(block, to, name, part)
-    if part then
-        block:run("store_part", to, name, part)
-    else
-        block:run("store", to, name)
-    end
-end
-
--- `present` for a row with an allowed key, `absent` for one without; ctx.visible bounds the range
--- masks.
-local function by_allowed(block, ctx, present, absent)
-    block:declare("int", "allowed", "none")
-    mask.each_allowed(block, ctx, ir.index(0), ctx.problem.kv_len, ctx.visible,
-        function(body) body:set("allowed", "one") end)
-    if present then
-        block:when("true_", { "allowed" }, present, absent)
-    else
-        block:when("false_", { "allowed" }, absent)
-    end
-end
-
--- One output row from its allowed keys; ctx.visible bounds the range masks. Where rows are done in
--- several blocks of keys: the block's share of `width` values of it, added to what is there.
-local function repair_row(ctx, width, suffix)
-    local problem <const>, value_row <const> = ctx.problem, ctx.plan.v.row
-    local in_blocks <const> = ctx.plan.attention.in_blocks
-    local rules <const> = { zero = "gives 0", uniform = "averages all values", nan = "gives NaN" }
-    local keys <const> = in_blocks and ctx.plan.attention.key_block or problem.kv_len
+-- This block of keys' share of `width` values of a row, added to what is there.
+local function repair_share(ctx, width, suffix)
     return ir.func("repair_row" .. ctx.suffix .. suffix,
-        { in_blocks and ("This block's share of %d values of a row again, from its allowed keys "
-            .. "alone."):format(width)
-            or "One row again, from its allowed keys alone; a row without any "
-            .. rules[problem.empty_row] .. "." },
+        { ("This block's share of %d values of a row again, from its allowed keys alone.")
+            :format(width) },
         ctx.parameters, function(block)
-            local function add_allowed(body, first, count, column)
-                mask.each_allowed(body, ctx, first, count, ctx.visible, function(inner, key)
-                    inner:let("vec", "p", "broadcast",
-                        ir.offset(ctx.weight_column, key * ctx.block.width))
-                    inner:let("vec", "value", "load",
-                        ir.offset(ctx.value_rows, key * value_row + column))
-                    inner:set("sum", "fma", "p", "value", "sum")
-                end)
-            end
-            -- in the order of the product: block by block
-            local function weighted(body)
-                each_vector(body, ctx, function(inner, column, part)
-                    local to <const> = ir.offset(ctx.out_row, column)
-                    inner:declare("vec", "sum", "zero")
-                    if keys <= tile.LONGEST_SUM then
-                        add_allowed(inner, ir.index(0), keys, column)
-                    else
-                        inner:declare("vec", "total", "zero")
-                        inner:each("part", (keys + tile.DEPTH_BLOCK - 1) // tile.DEPTH_BLOCK,
-                            ctx.straight, function(deep, i)
-                                deep:set("sum", "zero")
-                                add_allowed(deep, i * tile.DEPTH_BLOCK, tile.DEPTH_BLOCK, column)
-                                deep:set("total", "add", "total", "sum")
-                            end)
-                        inner:set("sum", "copy", "total")
-                    end
-                    if in_blocks then
-                        load_out(inner, "before", to, part)
-                        inner:let("vec", "result", "add", "before", "sum")
-                    else
-                        inner:let("vec", "inverse", "broadcast", ctx.inverse_sum)
-                        inner:let("vec", "result", "mul", "sum", "inverse")
-                    end
-                    store_out(inner, to, "result", part)
-                end, width)
-            end
-            if in_blocks or not empty_row_rule(ctx) then
-                -- without a key: 0 * (1 / 0) = NaN
-                weighted(block)
-                return
-            end
-            by_allowed(block, ctx, weighted, function(body)
-                each_vector(body, ctx, function(inner, column, part)
-                    empty_value(inner, ctx, column)
-                    store_out(inner, ir.offset(ctx.out_row, column), "sum", part)
-                end)
-            end)
+            exact_rows.each_vector(block, ctx, function(body, column, part)
+                local to <const> = ir.offset(ctx.out_row, column)
+                exact_rows.sum(body, ctx, ctx.plan.attention.key_block, column, part)
+                exact_rows.load(body, "before", to, part)
+                body:let("vec", "result", "add", "before", "sum")
+                exact_rows.store(body, to, "result", part)
+            end, width)
         end)
-end
-
--- ---- The product ---------------------------------------------------------------------------
-
--- Name of an int: one of the tile's values is NaN. Values beyond last_lanes of the last vector do
--- not exist.
-local function find_nan(block, ctx, rows, results, vectors, last_lanes)
-    local partial <const> = last_lanes < ctx.lanes
-    local whole <const> = partial and vectors - 1 or vectors
-    local function total(first, last, name)
-        block:declare("vec", name, "copy", results[0][first])
-        for r = 0, rows - 1 do
-            for v = first, last do
-                if r > 0 or v > first then block:set(name, "add", name, results[r][v]) end
-            end
-        end
-    end
-    local found
-    if whole > 0 then
-        total(0, whole - 1, "total")
-        found = block:let("int", "found", "has_nan", "total")
-    end
-    if partial then
-        total(vectors - 1, vectors - 1, "tail")
-        local tail <const> = block:let("int", "tail_found", "has_nan_part", "tail",
-            ir.index(last_lanes))
-        found = found and block:let("int", "any_found", "or_into", found, tail) or tail
-    end
-    return found
 end
 
 local function repair_tile(block, ctx, repair, row0, rows, column)
@@ -225,15 +59,19 @@ function context.build(ctx)
     local functions <const>, repairs <const> = {}, {}
     local in_blocks <const> = attention.in_blocks
     local exact <const> = setmetatable({
-        weight_column = ir.mem("weight_column"), inverse_sum = ir.mem("inverse_sum"),
-        out_row = ir.mem("out_row"), mask_column = ir.mem("mask_column"),
-        visible = ir.var("visible"),
+        inverse_sum = ir.mem("inverse_sum"), out_row = ir.mem("out_row"),
+        mask_column = ir.mem("mask_column"), visible = ir.var("visible"),
+        weight = function(key)
+            return ir.offset(ir.mem("weight_column"), key * ctx.block.width)
+        end,
     }, { __index = ctx })
-    local panels <const> = value_columns(ctx)
-    for i, group in ipairs(panels) do
-        if attention.repair and (in_blocks or i == 1) then
-            repairs[i] = repair_row(exact, in_blocks and (group.vectors - 1) * lanes
-                + group.last_lanes or nil, i > 1 and "_" .. i or "")
+    local panels <const> = exact_rows.columns(ctx)
+    if attention.repair and not in_blocks then
+        repairs[1] = exact_rows.repair(exact)
+    elseif attention.repair then
+        for i, group in ipairs(panels) do
+            repairs[i] = repair_share(exact, (group.vectors - 1) * lanes + group.last_lanes,
+                i > 1 and "_" .. i or "")
         end
     end
     local function product(body, row0, rows, group, column, repair)
@@ -261,7 +99,8 @@ function context.build(ctx)
             carry = out,
         })
         local function found(results)
-            return find_nan(body, ctx, rows, results, group.vectors, group.last_lanes)
+            return exact_rows.find_nan(body, ctx, rows, results, group.vectors,
+                group.last_lanes)
         end
         if in_blocks then
             local function add(inner)
@@ -333,9 +172,9 @@ function context.build_open(ctx)
         function(block)
             block:let("vec", "none", "zero")
             block:each("row", ctx.block.queries, false, function(body, row)
-                each_vector(body, ctx, function(inner, column, part)
-                    store_out(inner, ir.offset(ctx.out_rows, row * ctx.plan.out.row + column),
-                        "none", part)
+                exact_rows.each_vector(body, ctx, function(inner, column, part)
+                    exact_rows.store(inner,
+                        ir.offset(ctx.out_rows, row * ctx.plan.out.row + column), "none", part)
                 end)
             end)
         end)
@@ -343,17 +182,18 @@ end
 
 -- Divides by the sums; rows without any key, 0 * (1 / 0) by then, get what the config says.
 function context.build_close(ctx)
-    local rule <const> = empty_row_rule(ctx)
+    local rule <const> = exact_rows.empty_rule(ctx)
     return ir.func("divide_rows" .. ctx.suffix, { "Weighted values divided by the sums." },
         ctx.parameters, function(block)
             block:each("row", ctx.block.queries, false, function(body, row)
                 local out <const> = ir.offset(ctx.out_rows, row * ctx.plan.out.row)
                 body:let("vec", "inverse", "broadcast", ir.offset(ctx.inverse_sums, row))
                 if rule then body:declare("int", "found", "none") end
-                each_vector(body, ctx, function(inner, column, part)
-                    local value <const> = load_out(inner, "value", ir.offset(out, column), part)
-                    inner:let("vec", "result", "mul", value, "inverse")
-                    store_out(inner, ir.offset(out, column), "result", part)
+                exact_rows.each_vector(body, ctx, function(inner, column, part)
+                    local to <const> = ir.offset(out, column)
+                    exact_rows.load(inner, "value", to, part)
+                    inner:let("vec", "result", "mul", "value", "inverse")
+                    exact_rows.store(inner, to, "result", part)
                     if not rule then return end
                     if part then
                         inner:let("int", "is_nan", "has_nan_part", "result", part)
@@ -367,13 +207,10 @@ function context.build_close(ctx)
                     local exact <const> = setmetatable({
                         visible = mask.visible_keys(inner, ctx, ctx.query0 + row, "visible"),
                         mask_column = ctx.mask_panel and ir.offset(ctx.mask_panel, row),
+                        out_row = out,
                     }, { __index = ctx })
-                    by_allowed(inner, exact, nil, function(deep)
-                        each_vector(deep, ctx, function(deepest, column, part)
-                            empty_value(deepest, ctx, column)
-                            store_out(deepest, ir.offset(out, column), "sum", part)
-                        end)
-                    end)
+                    exact_rows.by_allowed(inner, exact, nil,
+                        function(deep) exact_rows.write_empty(deep, exact) end)
                 end)
             end)
         end)
@@ -386,9 +223,9 @@ function context.build_clear(ctx)
             block:each("row", ctx.block.queries, ctx.straight, function(body, row)
                 body:when("ge", { ctx.query0 + row, ctx.length }, function(inner)
                     inner:let("vec", "none", "zero")
-                    each_vector(inner, ctx, function(deep, column, part)
-                        store_out(deep, ir.offset(ctx.out_rows, row * ctx.plan.out.row + column),
-                            "none", part)
+                    exact_rows.each_vector(inner, ctx, function(deep, column, part)
+                        exact_rows.store(deep,
+                            ir.offset(ctx.out_rows, row * ctx.plan.out.row + column), "none", part)
                     end)
                 end)
             end)

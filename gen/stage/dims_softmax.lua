@@ -2,6 +2,7 @@
 -- become weights before division, inverse_sums[row] = 1 / their sum. The reference of a row is its
 -- maximum rounded up to a whole number, as in gen/stage/softmax.lua. Also writes returned weights.
 local ir <const> = require("gen.ir")
+local mask <const> = require("gen.stage.mask")
 local dims_scores <const> = require("gen.stage.dims_scores")
 
 local dims_softmax <const> = {}
@@ -98,28 +99,6 @@ local function clear_keys(block, ctx, to, from)
     end
 end
 
--- Runs build(body, key) for the keys that stacked row `row` may attend to.
-function dims_softmax.each_allowed(block, ctx, first, count, visible, mask_row, build)
-    local function allowed(body, key)
-        if mask_row then
-            body:when("value_allowed", { ir.offset(mask_row, key) },
-                function(inner) build(inner, key) end)
-        else
-            build(body, key)
-        end
-    end
-    if ctx.straight then
-        for i = 0, count - 1 do
-            local key <const> = first + i
-            block:when("lt", { key, visible }, function(body) allowed(body, key) end)
-        end
-        return
-    end
-    local to = visible
-    if count < ctx.problem.kv_len then to = block:size("to", "min", first + count, visible) end
-    block:loop({ var = "key", from = first, to = to }, allowed)
-end
-
 -- One row by the definition, where the sum is 0, NaN or infinite: hidden keys stay exact zeros, an
 -- empty row follows its rule.
 local function exact_row(block, ctx, to, from, row, write)
@@ -129,11 +108,12 @@ local function exact_row(block, ctx, to, from, row, write)
     if write == "store_product" then clear_keys(block, ctx, to, ir.index(0)) end
     local has_rule <const> = problem.may_be_empty and problem.empty_row ~= "zero"
     if has_rule then block:declare("int", "allowed", "none") end
-    dims_softmax.each_allowed(block, ctx, ir.index(0), problem.kv_len, visible,
-        dims_scores.mask_row(ctx, row), function(body, key)
-            if has_rule then body:set("allowed", "one") end
-            body:run(write, ir.offset(to, key), ir.offset(from, key), inverse)
-        end)
+    local exact <const> = setmetatable({ mask_row = dims_scores.mask_row(ctx, row) },
+        { __index = ctx })
+    mask.each_allowed(block, exact, ir.index(0), problem.kv_len, visible, function(body, key)
+        if has_rule then body:set("allowed", "one") end
+        body:run(write, ir.offset(to, key), ir.offset(from, key), inverse)
+    end)
     if not has_rule then return end
     block:when("false_", { "allowed" }, function(body)
         if problem.empty_row == "uniform" then

@@ -218,6 +218,11 @@ function mask.applies(ctx, past_full) return #active_kinds(ctx, past_full) > 0 e
 
 -- Runs `build` for `key` when every mask but the range allows it (the caller bounds the range).
 function mask.allowed(block, ctx, key, build)
+    if ctx.mask_row then
+        -- lanes along the head: all of them gathered in one row
+        block:when("value_allowed", { ir.offset(ctx.mask_row, key) }, build)
+        return
+    end
     local chain <const> = {}
     for _, kind in ipairs(kinds) do
         if kind.on(ctx.problem) and kind.allowed then chain[#chain + 1] = kind.allowed end
