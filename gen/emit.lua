@@ -229,6 +229,12 @@ end
 
 local printers <const> = {}
 
+local function call_text(name, values)
+    local args <const> = {}
+    for i, value in ipairs(values) do args[i] = value_text(value) end
+    return ("%s(%s)"):format(name, table.concat(args, ", "))
+end
+
 function printers.note(self, node) self:line("/* " .. node.text .. " */") end
 
 function printers.blank(self) self:line("") end
@@ -238,7 +244,9 @@ function printers.let(self, node)
     if not node.mutable and not type_text:find("*", 1, true) then type_text = "const "
         .. type_text end
     type_text = join_pointer(type_text, node.name)
-    self:line(type_text .. " = " .. self:op_text(node.op, node.args) .. ";")
+    local value <const> = node.fn and call_text(node.fn, node.args)
+        or self:op_text(node.op, node.args)
+    self:line(type_text .. " = " .. value .. ";")
 end
 
 function printers.set(self, node)
@@ -247,11 +255,7 @@ end
 
 function printers.run(self, node) self:line(self:op_text(node.op, node.args) .. ";") end
 
-function printers.call(self, node)
-    local args <const> = {}
-    for i, arg in ipairs(node.args) do args[i] = value_text(arg) end
-    self:line(("%s(%s);"):format(node.name, table.concat(args, ", ")))
-end
+function printers.call(self, node) self:line(call_text(node.name, node.args) .. ";") end
 
 local function print_body(self, body)
     self.depth = self.depth + 1
@@ -294,7 +298,10 @@ printers["if"] = function(self, node)
     self:line("}")
 end
 
-function printers.leave(self, node) self:line(node.what .. ";") end
+function printers.leave(self, node)
+    local value <const> = node.args and node.args[1]
+    self:line(node.what .. (value and " " .. value or "") .. ";")
+end
 
 function Printer:block(block)
     local nodes <const> = block.nodes
@@ -318,7 +325,7 @@ function Printer:comment(lines)
 end
 
 -- static void name(params) { body } with its comment above; `fn.apart`: never inlined;
--- `fn.piece`: always, where the compiler optimises.
+-- `fn.piece`: always, where the compiler optimises; `fn.result`: its type where it gives a value.
 function Printer:func(fn)
     local params <const> = {}
     for i, param in ipairs(fn.params) do
@@ -327,8 +334,8 @@ function Printer:func(fn)
     self:comment(fn.comment)
     local kind <const> = fn.apart and "apart" or fn.piece and "piece"
     if kind then self.helpers[kind] = true end
-    self:line(("%s void %s(%s)"):format(kind and kind:upper() or "static", fn.name,
-        #params > 0 and table.concat(params, ", ") or "void"))
+    self:line(("%s %s %s(%s)"):format(kind and kind:upper() or "static", fn.result or "void",
+        fn.name, #params > 0 and table.concat(params, ", ") or "void"))
     self:line("{")
     print_body(self, fn.body)
     self:line("}")

@@ -308,15 +308,34 @@ function ir.func(name, comment, candidates, build)
     return { name = name, comment = comment, params = params, body = body }
 end
 
--- fn(parameters …): each parameter gets the variable of the same name, or replace[name].
-function Block:call(fn, replace)
+-- A function that gives an int: build(body) returns its name. Block:ask calls it.
+function ir.question(name, comment, candidates, build)
+    local fn <const> = ir.func(name, comment, candidates, function(body)
+        push(body, { kind = "leave", what = "return", args = { build(body) } })
+    end)
+    fn.result = "int"
+    return fn
+end
+
+local function arguments(fn, replace)
     local args <const> = {}
     for i, param in ipairs(fn.params) do
         local value = param[2]
         if replace and replace[value] ~= nil then value = replace[value] end
         args[i] = value
     end
-    push(self, { kind = "call", name = fn.name, args = args })
+    return args
+end
+
+-- fn(parameters …): each parameter gets the variable of the same name, or replace[name].
+function Block:call(fn, replace)
+    push(self, { kind = "call", name = fn.name, args = arguments(fn, replace) })
+end
+
+-- const int name = fn(parameters …); returns the name.
+function Block:ask(name, fn)
+    push(self, { kind = "let", type = "int", name = name, fn = fn.name, args = arguments(fn) })
+    return name
 end
 
 local function equal(a, b)

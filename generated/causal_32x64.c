@@ -916,6 +916,33 @@ static void scores_masked_8(const float *restrict key_rows, float *restrict quer
     vst1q_f32(sums + 4, sum1);
 }
 
+/* Whether some maximum has left the reach of its reference. */
+static int is_out_of_reach_8(float *restrict maxima, float *restrict references)
+{
+    const float32x4_t middle = vdupq_n_f32(8.0f);
+    const float32x4_t reach = vdupq_n_f32(576.0f);
+    const float32x4_t ref0 = vld1q_f32(references);
+    const float32x4_t max0 = vld1q_f32(maxima);
+    const uint32x4_t seen0 = vmvnq_u32(vceqq_f32(max0,
+        vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u))));
+    const float32x4_t reached0 = vbslq_f32(seen0, max0, ref0);
+    const float32x4_t above0 = vsubq_f32(reached0, ref0);
+    const float32x4_t off0 = vsubq_f32(above0, middle);
+    const float32x4_t square0 = vmulq_f32(off0, off0);
+    const int far0 = (vmaxvq_u32(vcgtq_f32(square0, reach)) != 0);
+    const float32x4_t ref1 = vld1q_f32(references + 4);
+    const float32x4_t max1 = vld1q_f32(maxima + 4);
+    const uint32x4_t seen1 = vmvnq_u32(vceqq_f32(max1,
+        vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u))));
+    const float32x4_t reached1 = vbslq_f32(seen1, max1, ref1);
+    const float32x4_t above1 = vsubq_f32(reached1, ref1);
+    const float32x4_t off1 = vsubq_f32(above1, middle);
+    const float32x4_t square1 = vmulq_f32(off1, off1);
+    const int far1 = (vmaxvq_u32(vcgtq_f32(square1, reach)) != 0);
+    const int any1 = far0 | far1;
+    return any1;
+}
+
 /* References out of reach move to their maximum, rounded up. */
 static void move_references_8(float *restrict maxima, float *restrict references,
     float *restrict sums)
@@ -1137,28 +1164,8 @@ static void attend_8(const float *restrict query_rows, const float *restrict key
     start_softmax_8(maxima, references, sums);
     scores_open_8(key_rows, queries, scores, maxima, references, sums, key_full);
     scores_masked_8(key_rows, queries, scores, maxima, references, sums, query0, key_full, key_end);
-    const float32x4_t middle = vdupq_n_f32(8.0f);
-    const float32x4_t reach = vdupq_n_f32(576.0f);
-    const float32x4_t ref0 = vld1q_f32(references);
-    const float32x4_t max0 = vld1q_f32(maxima);
-    const uint32x4_t seen0 = vmvnq_u32(vceqq_f32(max0,
-        vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u))));
-    const float32x4_t reached0 = vbslq_f32(seen0, max0, ref0);
-    const float32x4_t above0 = vsubq_f32(reached0, ref0);
-    const float32x4_t off0 = vsubq_f32(above0, middle);
-    const float32x4_t square0 = vmulq_f32(off0, off0);
-    const int far0 = (vmaxvq_u32(vcgtq_f32(square0, reach)) != 0);
-    const float32x4_t ref1 = vld1q_f32(references + 4);
-    const float32x4_t max1 = vld1q_f32(maxima + 4);
-    const uint32x4_t seen1 = vmvnq_u32(vceqq_f32(max1,
-        vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u))));
-    const float32x4_t reached1 = vbslq_f32(seen1, max1, ref1);
-    const float32x4_t above1 = vsubq_f32(reached1, ref1);
-    const float32x4_t off1 = vsubq_f32(above1, middle);
-    const float32x4_t square1 = vmulq_f32(off1, off1);
-    const int far1 = (vmaxvq_u32(vcgtq_f32(square1, reach)) != 0);
-    const int any_far1 = far0 | far1;
-    if (any_far1) {
+    const int far = is_out_of_reach_8(maxima, references);
+    if (far) {
         move_references_8(maxima, references, sums);
         scores_open_8(key_rows, queries, scores, maxima, references, sums, key_full);
         scores_masked_8(key_rows, queries, scores, maxima, references, sums, query0, key_full,

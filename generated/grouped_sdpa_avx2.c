@@ -1347,6 +1347,23 @@ static void scores_12keys_8(const float *restrict key_rows, const uint8_t *key_k
         hidden);
 }
 
+/* Whether some maximum has left the reach of its reference. */
+static int is_out_of_reach_8(float *restrict maxima, float *restrict references)
+{
+    const __m256 middle = _mm256_set1_ps(8.0f);
+    const __m256 reach = _mm256_set1_ps(576.0f);
+    const __m256 ref0 = _mm256_loadu_ps(references);
+    const __m256 max0 = _mm256_loadu_ps(maxima);
+    const __m256 seen0 = _mm256_cmp_ps(max0,
+        _mm256_castsi256_ps(_mm256_set1_epi32((int)0xff800000u)), _CMP_NEQ_UQ);
+    const __m256 reached0 = _mm256_blendv_ps(ref0, max0, seen0);
+    const __m256 above0 = _mm256_sub_ps(reached0, ref0);
+    const __m256 off0 = _mm256_sub_ps(above0, middle);
+    const __m256 square0 = _mm256_mul_ps(off0, off0);
+    const int far0 = _mm256_movemask_ps(_mm256_cmp_ps(square0, reach, _CMP_GT_OQ));
+    return far0;
+}
+
 /* References out of reach move to their maximum, rounded up. */
 static void move_references_8(float *restrict maxima, float *restrict references,
     float *restrict sums)
@@ -2771,18 +2788,8 @@ static void attend_8(const float *restrict query_rows, const float *restrict key
     gather_queries_8(query_rows, queries);
     start_softmax_8(maxima, references, sums);
     scores_12keys_8(key_rows, key_keep, queries, scores, maxima, references, sums);
-    const __m256 middle = _mm256_set1_ps(8.0f);
-    const __m256 reach = _mm256_set1_ps(576.0f);
-    const __m256 ref0 = _mm256_loadu_ps(references);
-    const __m256 max0 = _mm256_loadu_ps(maxima);
-    const __m256 seen0 = _mm256_cmp_ps(max0,
-        _mm256_castsi256_ps(_mm256_set1_epi32((int)0xff800000u)), _CMP_NEQ_UQ);
-    const __m256 reached0 = _mm256_blendv_ps(ref0, max0, seen0);
-    const __m256 above0 = _mm256_sub_ps(reached0, ref0);
-    const __m256 off0 = _mm256_sub_ps(above0, middle);
-    const __m256 square0 = _mm256_mul_ps(off0, off0);
-    const int far0 = _mm256_movemask_ps(_mm256_cmp_ps(square0, reach, _CMP_GT_OQ));
-    if (far0) {
+    const int far = is_out_of_reach_8(maxima, references);
+    if (far) {
         move_references_8(maxima, references, sums);
         scores_12keys_8(key_rows, key_keep, queries, scores, maxima, references, sums);
     }

@@ -316,6 +316,31 @@ static void scores_6keys_2(const float *restrict key_rows, const uint8_t *key_ke
     sums[1] = sum1;
 }
 
+/* Whether some maximum has left the reach of its reference. */
+static int is_out_of_reach_2(float *restrict maxima, float *restrict references)
+{
+    const float middle = 8.0f;
+    const float reach = 576.0f;
+    const float ref0 = references[0];
+    const float max0 = maxima[0];
+    const int seen0 = max0 != minus_infinity();
+    const float reached0 = seen0 ? max0 : ref0;
+    const float above0 = reached0 - ref0;
+    const float off0 = above0 - middle;
+    const float square0 = off0 * off0;
+    const int far0 = (square0 > reach);
+    const float ref1 = references[1];
+    const float max1 = maxima[1];
+    const int seen1 = max1 != minus_infinity();
+    const float reached1 = seen1 ? max1 : ref1;
+    const float above1 = reached1 - ref1;
+    const float off1 = above1 - middle;
+    const float square1 = off1 * off1;
+    const int far1 = (square1 > reach);
+    const int any1 = far0 | far1;
+    return any1;
+}
+
 /* References out of reach move to their maximum, rounded up. */
 static void move_references_2(float *restrict maxima, float *restrict references,
     float *restrict sums)
@@ -588,26 +613,8 @@ static void attend_2(const float *restrict query_rows, const float *restrict key
     gather_queries_2(query_rows, queries);
     start_softmax_2(maxima, references, sums);
     scores_6keys_2(key_rows, key_keep, queries, scores, maxima, references, sums);
-    const float middle = 8.0f;
-    const float reach = 576.0f;
-    const float ref0 = references[0];
-    const float max0 = maxima[0];
-    const int seen0 = max0 != minus_infinity();
-    const float reached0 = seen0 ? max0 : ref0;
-    const float above0 = reached0 - ref0;
-    const float off0 = above0 - middle;
-    const float square0 = off0 * off0;
-    const int far0 = (square0 > reach);
-    const float ref1 = references[1];
-    const float max1 = maxima[1];
-    const int seen1 = max1 != minus_infinity();
-    const float reached1 = seen1 ? max1 : ref1;
-    const float above1 = reached1 - ref1;
-    const float off1 = above1 - middle;
-    const float square1 = off1 * off1;
-    const int far1 = (square1 > reach);
-    const int any_far1 = far0 | far1;
-    if (any_far1) {
+    const int far = is_out_of_reach_2(maxima, references);
+    if (far) {
         move_references_2(maxima, references, sums);
         scores_6keys_2(key_rows, key_keep, queries, scores, maxima, references, sums);
     }

@@ -1340,6 +1340,53 @@ APART void scores_rest_64(const float *restrict key_rows, float *restrict querie
     _mm512_storeu_ps(sums + 48, sum3);
 }
 
+/* Whether some maximum has left the reach of its reference. */
+static int is_out_of_reach_64(float *restrict maxima, float *restrict references)
+{
+    const __m512 middle = _mm512_set1_ps(8.0f);
+    const __m512 reach = _mm512_set1_ps(576.0f);
+    const __m512 ref0 = _mm512_loadu_ps(references);
+    const __m512 max0 = _mm512_loadu_ps(maxima);
+    const __mmask16 seen0 = _mm512_cmp_ps_mask(max0,
+        _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u)), _CMP_NEQ_UQ);
+    const __m512 reached0 = _mm512_mask_blend_ps(seen0, ref0, max0);
+    const __m512 above0 = _mm512_sub_ps(reached0, ref0);
+    const __m512 off0 = _mm512_sub_ps(above0, middle);
+    const __m512 square0 = _mm512_mul_ps(off0, off0);
+    const int far0 = (int)_mm512_cmp_ps_mask(square0, reach, _CMP_GT_OQ);
+    const __m512 ref1 = _mm512_loadu_ps(references + 16);
+    const __m512 max1 = _mm512_loadu_ps(maxima + 16);
+    const __mmask16 seen1 = _mm512_cmp_ps_mask(max1,
+        _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u)), _CMP_NEQ_UQ);
+    const __m512 reached1 = _mm512_mask_blend_ps(seen1, ref1, max1);
+    const __m512 above1 = _mm512_sub_ps(reached1, ref1);
+    const __m512 off1 = _mm512_sub_ps(above1, middle);
+    const __m512 square1 = _mm512_mul_ps(off1, off1);
+    const int far1 = (int)_mm512_cmp_ps_mask(square1, reach, _CMP_GT_OQ);
+    const __m512 ref2 = _mm512_loadu_ps(references + 32);
+    const __m512 max2 = _mm512_loadu_ps(maxima + 32);
+    const __mmask16 seen2 = _mm512_cmp_ps_mask(max2,
+        _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u)), _CMP_NEQ_UQ);
+    const __m512 reached2 = _mm512_mask_blend_ps(seen2, ref2, max2);
+    const __m512 above2 = _mm512_sub_ps(reached2, ref2);
+    const __m512 off2 = _mm512_sub_ps(above2, middle);
+    const __m512 square2 = _mm512_mul_ps(off2, off2);
+    const int far2 = (int)_mm512_cmp_ps_mask(square2, reach, _CMP_GT_OQ);
+    const __m512 ref3 = _mm512_loadu_ps(references + 48);
+    const __m512 max3 = _mm512_loadu_ps(maxima + 48);
+    const __mmask16 seen3 = _mm512_cmp_ps_mask(max3,
+        _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u)), _CMP_NEQ_UQ);
+    const __m512 reached3 = _mm512_mask_blend_ps(seen3, ref3, max3);
+    const __m512 above3 = _mm512_sub_ps(reached3, ref3);
+    const __m512 off3 = _mm512_sub_ps(above3, middle);
+    const __m512 square3 = _mm512_mul_ps(off3, off3);
+    const int far3 = (int)_mm512_cmp_ps_mask(square3, reach, _CMP_GT_OQ);
+    const int any1 = far0 | far1;
+    const int any2 = any1 | far2;
+    const int any3 = any2 | far3;
+    return any3;
+}
+
 /* References out of reach move to their maximum, rounded up. */
 static void move_references_64(float *restrict maxima, float *restrict references,
     float *restrict sums)
@@ -1409,6 +1456,42 @@ static void restart_sums_64(float *restrict sums)
     _mm512_storeu_ps(sums + 16, none);
     _mm512_storeu_ps(sums + 32, none);
     _mm512_storeu_ps(sums + 48, none);
+}
+
+/* Whether some sum does not prove its row's maximum to be within reach of 0. */
+static int is_unproven_64(float *restrict sums)
+{
+    const __m512 least = _mm512_set1_ps(160.0f);
+    const __m512 most = _mm512_set1_ps(0x1p+47f);
+    const __m512 bound = _mm512_setzero_ps();
+    const __m512 sum0 = _mm512_loadu_ps(sums);
+    const __m512 over0 = _mm512_sub_ps(sum0, most);
+    const __m512 under0 = _mm512_sub_ps(sum0, least);
+    const __m512 side0 = _mm512_mul_ps(over0, under0);
+    __m512 worst = side0;
+    __m512 all = side0;
+    const __m512 sum1 = _mm512_loadu_ps(sums + 16);
+    const __m512 over1 = _mm512_sub_ps(sum1, most);
+    const __m512 under1 = _mm512_sub_ps(sum1, least);
+    const __m512 side1 = _mm512_mul_ps(over1, under1);
+    worst = _mm512_max_ps(worst, side1);
+    all = _mm512_add_ps(all, side1);
+    const __m512 sum2 = _mm512_loadu_ps(sums + 32);
+    const __m512 over2 = _mm512_sub_ps(sum2, most);
+    const __m512 under2 = _mm512_sub_ps(sum2, least);
+    const __m512 side2 = _mm512_mul_ps(over2, under2);
+    worst = _mm512_max_ps(worst, side2);
+    all = _mm512_add_ps(all, side2);
+    const __m512 sum3 = _mm512_loadu_ps(sums + 48);
+    const __m512 over3 = _mm512_sub_ps(sum3, most);
+    const __m512 under3 = _mm512_sub_ps(sum3, least);
+    const __m512 side3 = _mm512_mul_ps(over3, under3);
+    worst = _mm512_max_ps(worst, side3);
+    all = _mm512_add_ps(all, side3);
+    const int outside = (int)_mm512_cmp_ps_mask(worst, bound, _CMP_GT_OQ);
+    const int lost = (int)_mm512_cmp_ps_mask(all, all, _CMP_UNORD_Q);
+    const int unproven = outside | lost;
+    return unproven;
 }
 
 /* Weights of keys that every query sees. */
@@ -2233,36 +2316,7 @@ static void attend_64(const float *restrict query_rows, const float *restrict ke
         try_scores_open_64(key_rows, queries, scores, sums, length);
         try_scores_masked_64(key_rows, queries, scores, sums, length, length, length);
         try_scores_rest_64(key_rows, queries, scores, sums, length, length);
-        const __m512 least = _mm512_set1_ps(160.0f);
-        const __m512 most = _mm512_set1_ps(0x1p+47f);
-        const __m512 bound = _mm512_setzero_ps();
-        const __m512 sum0 = _mm512_loadu_ps(sums);
-        const __m512 over0 = _mm512_sub_ps(sum0, most);
-        const __m512 under0 = _mm512_sub_ps(sum0, least);
-        const __m512 side0 = _mm512_mul_ps(over0, under0);
-        __m512 worst = side0;
-        __m512 all = side0;
-        const __m512 sum1 = _mm512_loadu_ps(sums + 16);
-        const __m512 over1 = _mm512_sub_ps(sum1, most);
-        const __m512 under1 = _mm512_sub_ps(sum1, least);
-        const __m512 side1 = _mm512_mul_ps(over1, under1);
-        worst = _mm512_max_ps(worst, side1);
-        all = _mm512_add_ps(all, side1);
-        const __m512 sum2 = _mm512_loadu_ps(sums + 32);
-        const __m512 over2 = _mm512_sub_ps(sum2, most);
-        const __m512 under2 = _mm512_sub_ps(sum2, least);
-        const __m512 side2 = _mm512_mul_ps(over2, under2);
-        worst = _mm512_max_ps(worst, side2);
-        all = _mm512_add_ps(all, side2);
-        const __m512 sum3 = _mm512_loadu_ps(sums + 48);
-        const __m512 over3 = _mm512_sub_ps(sum3, most);
-        const __m512 under3 = _mm512_sub_ps(sum3, least);
-        const __m512 side3 = _mm512_mul_ps(over3, under3);
-        worst = _mm512_max_ps(worst, side3);
-        all = _mm512_add_ps(all, side3);
-        const int outside = (int)_mm512_cmp_ps_mask(worst, bound, _CMP_GT_OQ);
-        const int lost = (int)_mm512_cmp_ps_mask(all, all, _CMP_UNORD_Q);
-        const int unproven = outside | lost;
+        const int unproven = is_unproven_64(sums);
         open = unproven;
         if (open) {
             restart_sums_64(sums);
@@ -2276,48 +2330,8 @@ static void attend_64(const float *restrict query_rows, const float *restrict ke
         scores_masked_64(key_rows, queries, scores, maxima, references, sums, length, length,
             length);
         scores_rest_64(key_rows, queries, scores, maxima, references, sums, length, length);
-        const __m512 middle = _mm512_set1_ps(8.0f);
-        const __m512 reach = _mm512_set1_ps(576.0f);
-        const __m512 ref0 = _mm512_loadu_ps(references);
-        const __m512 max0 = _mm512_loadu_ps(maxima);
-        const __mmask16 seen0 = _mm512_cmp_ps_mask(max0,
-            _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u)), _CMP_NEQ_UQ);
-        const __m512 reached0 = _mm512_mask_blend_ps(seen0, ref0, max0);
-        const __m512 above0 = _mm512_sub_ps(reached0, ref0);
-        const __m512 off0 = _mm512_sub_ps(above0, middle);
-        const __m512 square0 = _mm512_mul_ps(off0, off0);
-        const int far0 = (int)_mm512_cmp_ps_mask(square0, reach, _CMP_GT_OQ);
-        const __m512 ref1 = _mm512_loadu_ps(references + 16);
-        const __m512 max1 = _mm512_loadu_ps(maxima + 16);
-        const __mmask16 seen1 = _mm512_cmp_ps_mask(max1,
-            _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u)), _CMP_NEQ_UQ);
-        const __m512 reached1 = _mm512_mask_blend_ps(seen1, ref1, max1);
-        const __m512 above1 = _mm512_sub_ps(reached1, ref1);
-        const __m512 off1 = _mm512_sub_ps(above1, middle);
-        const __m512 square1 = _mm512_mul_ps(off1, off1);
-        const int far1 = (int)_mm512_cmp_ps_mask(square1, reach, _CMP_GT_OQ);
-        const int any_far1 = far0 | far1;
-        const __m512 ref2 = _mm512_loadu_ps(references + 32);
-        const __m512 max2 = _mm512_loadu_ps(maxima + 32);
-        const __mmask16 seen2 = _mm512_cmp_ps_mask(max2,
-            _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u)), _CMP_NEQ_UQ);
-        const __m512 reached2 = _mm512_mask_blend_ps(seen2, ref2, max2);
-        const __m512 above2 = _mm512_sub_ps(reached2, ref2);
-        const __m512 off2 = _mm512_sub_ps(above2, middle);
-        const __m512 square2 = _mm512_mul_ps(off2, off2);
-        const int far2 = (int)_mm512_cmp_ps_mask(square2, reach, _CMP_GT_OQ);
-        const int any_far2 = any_far1 | far2;
-        const __m512 ref3 = _mm512_loadu_ps(references + 48);
-        const __m512 max3 = _mm512_loadu_ps(maxima + 48);
-        const __mmask16 seen3 = _mm512_cmp_ps_mask(max3,
-            _mm512_castsi512_ps(_mm512_set1_epi32((int)0xff800000u)), _CMP_NEQ_UQ);
-        const __m512 reached3 = _mm512_mask_blend_ps(seen3, ref3, max3);
-        const __m512 above3 = _mm512_sub_ps(reached3, ref3);
-        const __m512 off3 = _mm512_sub_ps(above3, middle);
-        const __m512 square3 = _mm512_mul_ps(off3, off3);
-        const int far3 = (int)_mm512_cmp_ps_mask(square3, reach, _CMP_GT_OQ);
-        const int any_far3 = any_far2 | far3;
-        if (any_far3) {
+        const int far = is_out_of_reach_64(maxima, references);
+        if (far) {
             move_references_64(maxima, references, sums);
             scores_open_64(key_rows, queries, scores, maxima, references, sums, length);
             scores_masked_64(key_rows, queries, scores, maxima, references, sums, length, length,

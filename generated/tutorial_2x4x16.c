@@ -1261,6 +1261,41 @@ static void scores_2keys_4(const float *restrict key_rows, float *restrict queri
     sums[3] = sum3;
 }
 
+/* Whether some maximum has left the reach of its reference. */
+static int is_out_of_reach_4(float *restrict maxima, float *restrict references)
+{
+    const float middle = 8.0f;
+    const float reach = 576.0f;
+    const float ref0 = references[0];
+    const float max0 = maxima[0];
+    const float above0 = max0 - ref0;
+    const float off0 = above0 - middle;
+    const float square0 = off0 * off0;
+    const int far0 = (square0 > reach);
+    const float ref1 = references[1];
+    const float max1 = maxima[1];
+    const float above1 = max1 - ref1;
+    const float off1 = above1 - middle;
+    const float square1 = off1 * off1;
+    const int far1 = (square1 > reach);
+    const float ref2 = references[2];
+    const float max2 = maxima[2];
+    const float above2 = max2 - ref2;
+    const float off2 = above2 - middle;
+    const float square2 = off2 * off2;
+    const int far2 = (square2 > reach);
+    const float ref3 = references[3];
+    const float max3 = maxima[3];
+    const float above3 = max3 - ref3;
+    const float off3 = above3 - middle;
+    const float square3 = off3 * off3;
+    const int far3 = (square3 > reach);
+    const int any1 = far0 | far1;
+    const int any2 = any1 | far2;
+    const int any3 = any2 | far3;
+    return any3;
+}
+
 /* References out of reach move to their maximum, rounded up. */
 static void move_references_4(float *restrict maxima, float *restrict references,
     float *restrict sums)
@@ -1723,36 +1758,8 @@ static void attend_4(const float *restrict query_rows, const float *restrict key
     gather_queries_4(query_rows, queries);
     start_softmax_4(maxima, references, sums);
     scores_2keys_4(key_rows, queries, scores, maxima, references, sums);
-    const float middle = 8.0f;
-    const float reach = 576.0f;
-    const float ref0 = references[0];
-    const float max0 = maxima[0];
-    const float above0 = max0 - ref0;
-    const float off0 = above0 - middle;
-    const float square0 = off0 * off0;
-    const int far0 = (square0 > reach);
-    const float ref1 = references[1];
-    const float max1 = maxima[1];
-    const float above1 = max1 - ref1;
-    const float off1 = above1 - middle;
-    const float square1 = off1 * off1;
-    const int far1 = (square1 > reach);
-    const int any_far1 = far0 | far1;
-    const float ref2 = references[2];
-    const float max2 = maxima[2];
-    const float above2 = max2 - ref2;
-    const float off2 = above2 - middle;
-    const float square2 = off2 * off2;
-    const int far2 = (square2 > reach);
-    const int any_far2 = any_far1 | far2;
-    const float ref3 = references[3];
-    const float max3 = maxima[3];
-    const float above3 = max3 - ref3;
-    const float off3 = above3 - middle;
-    const float square3 = off3 * off3;
-    const int far3 = (square3 > reach);
-    const int any_far3 = any_far2 | far3;
-    if (any_far3) {
+    const int far = is_out_of_reach_4(maxima, references);
+    if (far) {
         move_references_4(maxima, references, sums);
         scores_2keys_4(key_rows, queries, scores, maxima, references, sums);
     }

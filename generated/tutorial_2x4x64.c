@@ -694,6 +694,41 @@ static void scores_2keys_4(const float *restrict query_rows, const float *restri
     _mm256_storeu_ps(sums + 24, sum3);
 }
 
+/* Whether some maximum has left the reach of its reference. */
+static int is_out_of_reach_4(float *restrict maxima, float *restrict references)
+{
+    const __m256 middle = _mm256_set1_ps(8.0f);
+    const __m256 reach = _mm256_set1_ps(576.0f);
+    const __m256 ref0 = _mm256_loadu_ps(references);
+    const __m256 max0 = _mm256_loadu_ps(maxima);
+    const __m256 above0 = _mm256_sub_ps(max0, ref0);
+    const __m256 off0 = _mm256_sub_ps(above0, middle);
+    const __m256 square0 = _mm256_mul_ps(off0, off0);
+    const int far0 = _mm256_movemask_ps(_mm256_cmp_ps(square0, reach, _CMP_GT_OQ));
+    const __m256 ref1 = _mm256_loadu_ps(references + 8);
+    const __m256 max1 = _mm256_loadu_ps(maxima + 8);
+    const __m256 above1 = _mm256_sub_ps(max1, ref1);
+    const __m256 off1 = _mm256_sub_ps(above1, middle);
+    const __m256 square1 = _mm256_mul_ps(off1, off1);
+    const int far1 = _mm256_movemask_ps(_mm256_cmp_ps(square1, reach, _CMP_GT_OQ));
+    const __m256 ref2 = _mm256_loadu_ps(references + 16);
+    const __m256 max2 = _mm256_loadu_ps(maxima + 16);
+    const __m256 above2 = _mm256_sub_ps(max2, ref2);
+    const __m256 off2 = _mm256_sub_ps(above2, middle);
+    const __m256 square2 = _mm256_mul_ps(off2, off2);
+    const int far2 = _mm256_movemask_ps(_mm256_cmp_ps(square2, reach, _CMP_GT_OQ));
+    const __m256 ref3 = _mm256_loadu_ps(references + 24);
+    const __m256 max3 = _mm256_loadu_ps(maxima + 24);
+    const __m256 above3 = _mm256_sub_ps(max3, ref3);
+    const __m256 off3 = _mm256_sub_ps(above3, middle);
+    const __m256 square3 = _mm256_mul_ps(off3, off3);
+    const int far3 = _mm256_movemask_ps(_mm256_cmp_ps(square3, reach, _CMP_GT_OQ));
+    const int any1 = far0 | far1;
+    const int any2 = any1 | far2;
+    const int any3 = any2 | far3;
+    return any3;
+}
+
 /* References out of reach move to their maximum, rounded up. */
 static void move_references_4(float *restrict maxima, float *restrict references,
     float *restrict sums)
@@ -875,36 +910,8 @@ static void attend_4(const float *restrict query_rows, const float *restrict key
     float *inverse_sums = scratch + 224;
     start_softmax_4(maxima, references, sums);
     scores_2keys_4(query_rows, key_rows, scores, maxima, references, sums);
-    const __m256 middle = _mm256_set1_ps(8.0f);
-    const __m256 reach = _mm256_set1_ps(576.0f);
-    const __m256 ref0 = _mm256_loadu_ps(references);
-    const __m256 max0 = _mm256_loadu_ps(maxima);
-    const __m256 above0 = _mm256_sub_ps(max0, ref0);
-    const __m256 off0 = _mm256_sub_ps(above0, middle);
-    const __m256 square0 = _mm256_mul_ps(off0, off0);
-    const int far0 = _mm256_movemask_ps(_mm256_cmp_ps(square0, reach, _CMP_GT_OQ));
-    const __m256 ref1 = _mm256_loadu_ps(references + 8);
-    const __m256 max1 = _mm256_loadu_ps(maxima + 8);
-    const __m256 above1 = _mm256_sub_ps(max1, ref1);
-    const __m256 off1 = _mm256_sub_ps(above1, middle);
-    const __m256 square1 = _mm256_mul_ps(off1, off1);
-    const int far1 = _mm256_movemask_ps(_mm256_cmp_ps(square1, reach, _CMP_GT_OQ));
-    const int any_far1 = far0 | far1;
-    const __m256 ref2 = _mm256_loadu_ps(references + 16);
-    const __m256 max2 = _mm256_loadu_ps(maxima + 16);
-    const __m256 above2 = _mm256_sub_ps(max2, ref2);
-    const __m256 off2 = _mm256_sub_ps(above2, middle);
-    const __m256 square2 = _mm256_mul_ps(off2, off2);
-    const int far2 = _mm256_movemask_ps(_mm256_cmp_ps(square2, reach, _CMP_GT_OQ));
-    const int any_far2 = any_far1 | far2;
-    const __m256 ref3 = _mm256_loadu_ps(references + 24);
-    const __m256 max3 = _mm256_loadu_ps(maxima + 24);
-    const __m256 above3 = _mm256_sub_ps(max3, ref3);
-    const __m256 off3 = _mm256_sub_ps(above3, middle);
-    const __m256 square3 = _mm256_mul_ps(off3, off3);
-    const int far3 = _mm256_movemask_ps(_mm256_cmp_ps(square3, reach, _CMP_GT_OQ));
-    const int any_far3 = any_far2 | far3;
-    if (any_far3) {
+    const int far = is_out_of_reach_4(maxima, references);
+    if (far) {
         move_references_4(maxima, references, sums);
         scores_2keys_4(query_rows, key_rows, scores, maxima, references, sums);
     }

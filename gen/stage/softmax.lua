@@ -140,47 +140,58 @@ function softmax.join_lanes(ctx)
         end)
 end
 
--- Name of an int: some reference is not 0.
-function softmax.moved(block, ctx)
-    local moved
-    block:let("vec", "start", "zero")
-    for v = 0, ctx.block.vectors - 1 do
-        local reference <const> = block:let("vec", "reference" .. v, "load",
-            at(ctx.references, ctx, v))
-        block:let("vec", "moved_square" .. v, "mul", reference, reference)
-        local one <const> = block:let("int", "moved" .. v, "has_above", "moved_square" .. v,
-            "start")
-        moved = moved and block:let("int", "any_moved" .. v, "or_into", moved, one) or one
-    end
-    return moved
+-- Where the lanes are more than one vector: name of the int that is set when one of `parts` is.
+local function any(block, parts)
+    local found = parts[0]
+    for v = 1, #parts do found = block:let("int", "any" .. v, "or_into", found, parts[v]) end
+    return found
 end
 
--- Name of an int: some sum (of all keys so far) does not prove its row's maximum within reach of 0.
-function softmax.unproven(block, ctx)
-    block:let("vec", "least", "splat", ir.float(PROOF_EACH * ctx.problem.kv_len))
-    block:let("vec", "most", "splat", ir.float(PROOF_MOST))
-    block:let("vec", "bound", "zero")
-    for v = 0, ctx.block.vectors - 1 do
-        local sum = block:let("vec", "sum" .. v, "load", at(ctx.sums, ctx, v))
-        if ctx.totals then
-            block:let("vec", "total" .. v, "load", at(ctx.totals, ctx, v))
-            sum = block:let("vec", "both" .. v, "add", "total" .. v, sum)
-        end
-        -- negative between the bounds, NaN for NaN
-        block:let("vec", "over" .. v, "sub", sum, "most")
-        block:let("vec", "under" .. v, "sub", sum, "least")
-        local side <const> = block:let("vec", "side" .. v, "mul", "over" .. v, "under" .. v)
-        if v == 0 then
-            block:declare("vec", "worst", "copy", side)
-            block:declare("vec", "all", "copy", side)
-        else
-            block:set("worst", "max", "worst", side)
-            block:set("all", "add", "all", side)
-        end
-    end
-    block:let("int", "outside", "has_above", "worst", "bound")
-    block:let("int", "lost", "has_nan", "all")
-    return block:let("int", "unproven", "or_into", "outside", "lost")
+function softmax.moved(ctx)
+    return ir.question("is_moved" .. ctx.suffix, { "Whether some reference is not 0." },
+        ctx.parameters, function(block)
+            local moved <const> = {}
+            block:let("vec", "start", "zero")
+            for v = 0, ctx.block.vectors - 1 do
+                local reference <const> = block:let("vec", "reference" .. v, "load",
+                    at(ctx.references, ctx, v))
+                local square <const> = block:let("vec", "square" .. v, "mul", reference, reference)
+                moved[v] = block:let("int", "moved" .. v, "has_above", square, "start")
+            end
+            return any(block, moved)
+        end)
+end
+
+-- The sums are those of all keys so far.
+function softmax.unproven(ctx)
+    return ir.question("is_unproven" .. ctx.suffix,
+        { "Whether some sum does not prove its row's maximum to be within reach of 0." },
+        ctx.parameters, function(block)
+            block:let("vec", "least", "splat", ir.float(PROOF_EACH * ctx.problem.kv_len))
+            block:let("vec", "most", "splat", ir.float(PROOF_MOST))
+            block:let("vec", "bound", "zero")
+            for v = 0, ctx.block.vectors - 1 do
+                local sum = block:let("vec", "sum" .. v, "load", at(ctx.sums, ctx, v))
+                if ctx.totals then
+                    block:let("vec", "total" .. v, "load", at(ctx.totals, ctx, v))
+                    sum = block:let("vec", "both" .. v, "add", "total" .. v, sum)
+                end
+                -- negative between the bounds, NaN for NaN
+                block:let("vec", "over" .. v, "sub", sum, "most")
+                block:let("vec", "under" .. v, "sub", sum, "least")
+                local side <const> = block:let("vec", "side" .. v, "mul", "over" .. v, "under" .. v)
+                if v == 0 then
+                    block:declare("vec", "worst", "copy", side)
+                    block:declare("vec", "all", "copy", side)
+                else
+                    block:set("worst", "max", "worst", side)
+                    block:set("all", "add", "all", side)
+                end
+            end
+            block:let("int", "outside", "has_above", "worst", "bound")
+            block:let("int", "lost", "has_nan", "all")
+            return block:let("int", "unproven", "or_into", "outside", "lost")
+        end)
 end
 
 -- Sums of the block start again.
@@ -202,20 +213,17 @@ function softmax.settled(block, ctx)
     end
 end
 
--- Calls `again(body)` when a maximum has left the reach of its reference, after moving it;
--- `otherwise(body)`, if given, when none has.
-function softmax.settle(block, ctx, move, again, otherwise)
-    local moved
-    let_reach(block, ctx)
-    for v = 0, ctx.block.vectors - 1 do
-        local far <const> = block:let("int", "far" .. v, "has_above", distance(block, ctx, v),
-            "reach")
-        moved = moved and block:let("int", "any_far" .. v, "or_into", moved, far) or far
-    end
-    block:when("true_", { moved }, function(body)
-        body:call(move)
-        again(body)
-    end, otherwise)
+function softmax.out_of_reach(ctx)
+    return ir.question("is_out_of_reach" .. ctx.suffix,
+        { "Whether some maximum has left the reach of its reference." }, ctx.parameters,
+        function(block)
+            local far <const> = {}
+            let_reach(block, ctx)
+            for v = 0, ctx.block.vectors - 1 do
+                far[v] = block:let("int", "far" .. v, "has_above", distance(block, ctx, v), "reach")
+            end
+            return any(block, far)
+        end)
 end
 
 -- Moves the references of the queries whose maximum is out of reach to that maximum, rounded up,

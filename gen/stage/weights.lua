@@ -20,10 +20,12 @@ end
 function weights.add(phase, body, ctx, build, stage)
     local makers <const> = build(ctx)
     for _, fn in ipairs(makers) do phase:add(fn) end
+    local out_of_reach <const> = phase:add(softmax.out_of_reach(ctx))
     local move <const> = phase:add(softmax.move(ctx))
     local function with_maxima(to, otherwise)
         for _, fn in ipairs(makers) do stage(to, fn) end
-        softmax.settle(to, ctx, move, function(again)
+        to:when("true_", { to:ask("far", out_of_reach) }, function(again)
+            again:call(move)
             for _, fn in ipairs(makers) do stage(again, fn) end
         end, otherwise)
     end
@@ -32,6 +34,7 @@ function weights.add(phase, body, ctx, build, stage)
         return
     end
     local restart <const> = phase:add(softmax.restart(ctx))
+    local unproven <const> = phase:add(softmax.unproven(ctx))
     local tries <const> = build(setmetatable({ at_zero = true }, { __index = ctx }))
     for _, fn in ipairs(tries) do phase:add(fn) end
     -- in one function, compilers keep the constants of all of them on its stack
@@ -43,13 +46,15 @@ function weights.add(phase, body, ctx, build, stage)
     body:declare("int", "open", "byte_set", trust)
     local function try(to)
         for _, fn in ipairs(tries) do stage(to, fn) end
-        to:set("open", "copy", softmax.unproven(to, ctx))
+        to:set("open", "copy", to:ask("unproven", unproven))
         to:when("true_", { "open" }, function(inner)
             stage(inner, restart)
             inner:run("store_zero", trust)
         end, ctx.totals and function(inner) softmax.settled(inner, ctx) end or nil)
     end
-    if ctx.totals then body:set("open", "and_not", "open", softmax.moved(body, ctx)) end
+    if ctx.totals then
+        body:set("open", "and_not", "open", body:ask("moved", phase:add(softmax.moved(ctx))))
+    end
     body:when("true_", { "open" }, try, function(inner) inner:set("open", "one") end)
     body:when("true_", { "open" }, function(inner)
         with_maxima(inner, function(other) other:run("store_one", trust) end)

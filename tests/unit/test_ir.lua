@@ -331,6 +331,27 @@ function TestFunctions:test_calls_pass_variables_of_the_same_name_unless_replace
     lu.assertEquals(param_names(caller), { "x", "y" })
 end
 
+function TestFunctions:test_a_question_gives_an_int()
+    local candidates <const> = { { "pointer", "a" }, { "pointer", "b" } }
+    local fn <const> = ir.question("is_lost", { "About a." }, candidates, function(block)
+        block:let("vec", "value", "load", ir.mem("a"))
+        return block:let("int", "lost", "has_nan", "value")
+    end)
+    lu.assertStrContains(print_c(fn), "static int is_lost(const float *a)\n{\n")
+    lu.assertStrContains(print_c(fn), "    return lost;\n}\n")
+    local block <const> = ir.block()
+    lu.assertEquals(block:ask("answer", fn), "answer")
+    block:run("store_one", ir.mem("trust"))
+    lu.assertEquals(ir.uses(block), { a = true, trust = true })
+    local caller <const> = ir.func("ask", { "Asks." }, candidates, function(body)
+        body:when("true_", { body:ask("answer", fn) }, function(inner)
+            inner:run("store_zero", ir.mem("b"))
+        end)
+    end)
+    lu.assertEquals(param_names(caller), { "a", "b" })
+    lu.assertStrContains(print_c(caller), "    const int answer = is_lost(a);\n    if (answer) {\n")
+end
+
 function TestFunctions:test_sameness_ignores_name_and_comment_only()
     local function build(name, comment, offset, type_name)
         return ir.func(name, { comment }, { { type_name or "output", "out" } }, function(block)
