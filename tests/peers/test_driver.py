@@ -85,7 +85,8 @@ class Driver(WithDirectory):
         self.assertEqual((theirs["subject"], theirs["settings"]), ("openblas", ["packaged"]))
         self.assertLess(theirs["difference"], 1e-5)
         self.assertIn(theirs["core"], text)
-        self.assertIn("<svg", page.read_text())
+        # no charts: a short run on a busy machine has no two samples of one state to compare
+        self.assertIn(f"OpenBLAS {theirs['core']} (packaged)", page.read_text())
 
     def test_missing_library_is_said_and_not_fatal(self):
         blocked = self.dir / "openvino.py"
