@@ -550,7 +550,7 @@ static void phase_project(const float *restrict weights, const attn_args *restri
 /* ---- Attention: scores, softmax, context ----------------------------------------------------- */
 
 /* 8 queries, transposed to [head_dim][query]. */
-static void gather_queries_8(const float *restrict query_rows, float *restrict queries)
+APART void gather_queries_8(const float *restrict query_rows, float *restrict queries)
 {
     for (size_t row_block = 0; row_block < 2; row_block++) {
         for (size_t column_block = 0; column_block < 4; column_block++) {

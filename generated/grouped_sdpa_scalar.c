@@ -119,7 +119,7 @@ static inline void transpose_block(const float *src, size_t src_stride, float *d
 /* ---- Attention: scores, softmax, context ----------------------------------------------------- */
 
 /* 2 queries, transposed to [head_dim][query]. */
-static void gather_queries_2(const float *restrict query_rows, float *restrict queries)
+APART void gather_queries_2(const float *restrict query_rows, float *restrict queries)
 {
     for (size_t row_block = 0; row_block < 2; row_block++) {
         for (size_t column_block = 0; column_block < 16; column_block++) {

@@ -19,7 +19,7 @@ local toolchain <const> = require("gen.toolchain")
 local toolset <const> = require("tests.harness.toolset")
 
 local MODES <const> = {
-    quick = { seed = 1, cases = 76, fixed = 13, sets = 96, emulated_sets = 36, all_isas = false,
+    quick = { seed = 1, cases = 76, fixed = 14, sets = 96, emulated_sets = 36, all_isas = false,
         min_builds = 150, min_sets = 10000 },
     full = { seed = 2, cases = 360, fixed = 48, sets = 420, emulated_sets = 150, all_isas = true,
         min_builds = 600, min_sets = 200000 },

@@ -32,9 +32,16 @@ local function as_parameter(value, name)
     return ir.var(name)
 end
 
+-- Appends a function that goes through elements one by one, in loops of many turns. Inlined in the
+-- loop over heads, clang keeps the addresses of all turns on the stack, up to 50 KB of them.
+local function add_apart(phase, ctx, fn)
+    fn.apart = not ctx.straight
+    return phase:add(fn)
+end
+
 local function add_context(phase, body, ctx, stage)
     local repairs <const>, functions <const> = context.build(ctx)
-    for _, fn in ipairs(repairs) do phase:add(fn).apart = not ctx.straight end
+    for _, fn in ipairs(repairs) do add_apart(phase, ctx, fn) end
     for _, fn in ipairs(functions) do stage(body, phase:add(fn)) end
 end
 
@@ -63,8 +70,10 @@ local function attend_rows(phase, ctx, clear)
             buffer_pointers(body, plan)
             local bounds <const> = settle_bounds(body, ctx)
             local function stage(to, fn) to:call(fn, bounds) end
-            stage(body, phase:add(scores.gather_queries(ctx)))
-            if plan.attention.mask_panel then stage(body, phase:add(scores.gather_mask(ctx))) end
+            stage(body, add_apart(phase, ctx, scores.gather_queries(ctx)))
+            if plan.attention.mask_panel then
+                stage(body, add_apart(phase, ctx, scores.gather_mask(ctx)))
+            end
             stage(body, phase:add(softmax.start(ctx)))
             weights.add(phase, body, ctx, scores.build, stage)
             stage(body, phase:add(softmax.finish(ctx)))
@@ -99,8 +108,9 @@ local function attend_in_blocks(phase, ctx, clear)
     local plan <const>, problem <const>, block <const> = ctx.plan, ctx.problem, ctx.block
     local shape <const> = plan.attention
     local key_block <const> = phase:add(attend_key_block(phase, ctx))
-    local gather <const> = phase:add(scores.gather_queries(ctx))
-    local gather_mask <const> = shape.mask_panel and phase:add(scores.gather_mask(ctx))
+    local gather <const> = add_apart(phase, ctx, scores.gather_queries(ctx))
+    local gather_mask <const> = shape.mask_panel
+        and add_apart(phase, ctx, scores.gather_mask(ctx))
     local start <const> = phase:add(softmax.start(ctx))
     local open <const> = phase:add(context.build_open(ctx))
     local invert <const> = phase:add(softmax.finish(ctx))
@@ -189,12 +199,12 @@ local function build_block(phase, plan, block, query0, suffix)
         made.clear_rows))
     local mean <const> = problem.return_weights == "mean"
     if mean or problem.return_weights and shape.skips then
-        made.clear_weights = phase:add(softmax.build_mean(ctx, "clear_weights",
+        made.clear_weights = add_apart(phase, ctx, softmax.build_mean(ctx, "clear_weights",
             mean and "Weights start at zero; every head adds its own."
                 or "Padded queries attend to nothing.", "store_zero"))
     end
     if mean then
-        made.scale_weights = phase:add(softmax.build_mean(ctx, "scale_weights",
+        made.scale_weights = add_apart(phase, ctx, softmax.build_mean(ctx, "scale_weights",
             "The mean over the heads.", "scale_value", ir.float(1.0 / problem.heads)))
     end
     return made
