@@ -72,6 +72,14 @@ Test(reference, bad_case_text_is_refused)
     cr_expect_eq(ref_case_parse(&c, text, message, sizeof message), -1);
 }
 
+/* A layer whose errors of logits outweigh all others, see below. */
+static const char ALIKE[] =
+    "op=mha batch=1 seq_len=12 kv_len=12 heads=2 kv_heads=2 head_dim=72 v_head_dim=72 d_model=144 "
+    "kv_dim=144 cross=0 output_projection=1 queries=all bias_q=1 bias_k=1 bias_v=1 bias_o=1 "
+    "scale=0x1p-2 causal=0 lengths=0 padding=0 bool=0 additive=0 causal_align=top_left offset=0 "
+    "mask_shape=0,0,0,0 padded_queries=compute empty_row=zero return_weights=none kv_cache=none "
+    "accuracy=exact keys=projected values=projected";
+
 /* Both opinions of one input set. */
 typedef struct opinions {
     ref_case problem;
@@ -155,6 +163,46 @@ Test(reference, tolerance_is_tight)
     }
     free(y);
     dissolve(&o);
+}
+
+static void clear_columns(float *w, size_t n, size_t width, size_t first, size_t count)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (i % width - first < count) {
+            w[i] = 0.0F;
+        }
+    }
+}
+
+/* Large logits that are almost alike, values that differ between keys, and alike in all columns
+ * (weights of one sign): a logit's error then moves all columns of the context the same way. */
+Test(reference, errors_that_all_columns_share_are_within_the_tolerance)
+{
+    const ref_case c = parse(ALIKE);
+    const size_t width = c.d_model, half = c.d_model / 2;
+    double worst = 0;
+    for (uint64_t seed = 0; seed < 12; seed++) {
+        input_set set;
+        ref_result truth;
+        cr_assert(input_alloc(&set, &c) == 0 && ref_alloc(&truth, &c) == 0);
+        input_fill(&set, &c, INPUT_SAME_SIGN, seed);
+        for (size_t i = 0; i < set.sizes.x; i++) {
+            const float row = 1.0F + (float)(i / width % 3);
+            set.x[i] = i % width < half ? 1.0F + 0.02F * set.x[i] : row * set.x[i];
+        }
+        clear_columns(set.q_weight, set.sizes.q_weight, width, half, half);
+        clear_columns(set.k_weight, set.sizes.k_weight, width, half, half);
+        clear_columns(set.v_weight, set.sizes.v_weight, width, 0, half);
+        float *y = calloc(set.sizes.y, sizeof(float));
+        ref_run(&c, &set.weights, &set.args, &truth);
+        cr_assert_eq(blas_attention_f32(&c, &set.weights, &set.args, y, NULL), 0);
+        cr_expect_eq(ref_compare(y, truth.y, truth.y_tol, set.sizes.y, 0, &worst), set.sizes.y,
+                     "seed %zu", (size_t)seed);
+        free(y);
+        ref_free(&truth);
+        input_free(&set);
+    }
+    cr_expect(worst > 0.05, "a tolerance of %.0f times the error tells nothing", 1.0 / worst);
 }
 
 Test(reference, nan_and_infinity_must_meet_their_like)

@@ -2,7 +2,8 @@
  *
  * Error model (docs/testing.md): every quantity carries a standard error; a dot product of n terms
  * adds u * sum|x||w| * sqrt(1/4 + n/14); errors of independent terms add in squares; an error of a
- * logit moves its weight in proportion, and the context by p * error * |v - c|. */
+ * logit moves its weight in proportion, the context by p * error * (v - c), all its columns at once,
+ * and the output by what Wo makes of that. */
 #include "reference/reference.h"
 
 #include <float.h>
@@ -27,6 +28,10 @@ typedef struct parts {
      * inputs; and the products of weights, [head][kv_dim][d_model] and [d_model][head][kv_dim]. */
     plane lifted, wide;
     double *wqk, *wov;
+    double *own;     /* of a context column: the error that no other column shares */
+    double *outputs; /* of one item: Wo times the values, [head][kv_len][d_model] */
+    /* Of one row of y: squared errors, and the errors that the heads of one kv head add up to. */
+    double *squared, *together;
     const float *kv, *v_weight; /* rows that stand for keys and values */
     const float *v_bias;
     double *logit, *logit_error, *weight, *weight_error; /* one row of S */
@@ -43,11 +48,17 @@ static double dot_error(double a, size_t n)
     return U * a * sqrt(0.25 + (double)n / 14.0) + TINY * (double)n;
 }
 
-/* Squared error of dividing a context value by the sum of n weights: that sum's own rounding, which
- * no value shares, then the quotient's. */
+/* Squared error of what the sum of n weights divides, by the rounding of the sum and of its inverse:
+ * the same factor for a whole row. */
 static double division(double value, size_t n)
 {
-    return square(dot_error(fabs(value), n)) + square(fabs(value) * U * 2.0);
+    return square(dot_error(fabs(value), n)) + 2.0 * square(U * value);
+}
+
+/* Squared error of one value times that inverse. */
+static double quotient(double value)
+{
+    return 2.0 * square(U * value);
 }
 
 static plane take_plane(double **at, size_t n)
@@ -65,7 +76,8 @@ static size_t scratch_size(const ref_case *c)
     const size_t context = c->batch * c->heads * c->seq_len * c->v_head_dim;
     const size_t wide = c->batch * c->heads * c->seq_len * c->kv_dim;
     const size_t product = c->heads * c->kv_dim * c->d_model;
-    return 3 * (q + k + v + context + 2 * wide) + 2 * product + 4 * c->kv_len;
+    const size_t outputs = (c->heads * c->kv_len + 2) * c->d_model;
+    return 3 * (q + k + v + context + 2 * wide) + 2 * product + context + outputs + 4 * c->kv_len;
 }
 
 static parts carve(const ref_case *c, double *at)
@@ -79,7 +91,11 @@ static parts carve(const ref_case *c, double *at)
     p.wide = take_plane(&at, c->batch * c->heads * c->seq_len * c->kv_dim);
     p.wqk = at;
     p.wov = p.wqk + c->heads * c->kv_dim * c->d_model;
-    at = p.wov + c->heads * c->kv_dim * c->d_model;
+    p.own = p.wov + c->heads * c->kv_dim * c->d_model;
+    p.outputs = p.own + c->batch * c->heads * c->seq_len * c->v_head_dim;
+    p.squared = p.outputs + c->heads * c->kv_len * c->d_model;
+    p.together = p.squared + c->d_model;
+    at = p.together + c->d_model;
     p.kv = p.v_weight = p.v_bias = NULL;
     p.logit = at;
     p.logit_error = at + c->kv_len;
@@ -263,7 +279,7 @@ static void weigh_inputs(const ref_case *c, const parts *p, size_t b, size_t wi)
             }
         }
         p->wide.value[wi + e] = sum;
-        p->wide.error[wi + e] = sqrt(square(dot_error(size, c->kv_len)) + division(sum, c->kv_len));
+        p->wide.error[wi + e] = sqrt(square(dot_error(size, c->kv_len)) + quotient(sum));
     }
 }
 
@@ -416,6 +432,29 @@ static void softmax_row(const ref_case *c, parts *p)
     }
 }
 
+/* What the errors of the weights do to the mean of one value per key. */
+static double moved_by_weights(const ref_case *c, const parts *p, const double *value,
+                               size_t stride, double mean)
+{
+    double squares = 0.0, linear = 0.0, reach = 0.0;
+    int large = 0;
+    for (size_t j = 0; j < c->kv_len; j++) {
+        if (p->logit_error[j] < 0.0) {
+            continue;
+        }
+        const double away = fabs(value[j * stride] - mean), we = p->weight_error[j];
+        squares += square(we * away);
+        linear += we * away;
+        if (we > SMALL_LOGIT_ERROR * 0.1 / REF_SAFETY) {
+            large = 1;
+        }
+        if (p->weight[j] + REF_SAFETY * we > 1e-30) {
+            reach = fmax(reach, away);
+        }
+    }
+    return sqrt((large ? square(fmin(linear, reach)) : 0.0) + squares);
+}
+
 /* The context row of one query head: value and error for each of the V columns. */
 static void context_row(const ref_case *c, parts *p, size_t b, size_t h, size_t vi, size_t ci)
 {
@@ -426,44 +465,25 @@ static void context_row(const ref_case *c, parts *p, size_t b, size_t h, size_t 
     }
     const size_t width = c->v_head_dim, n = c->kv_len;
     for (size_t d = 0; d < width; d++) {
-        double sum = 0.0, size = 0.0;
+        double sum = 0.0, size = 0.0, carried = 0.0, floor = 0.0;
         for (size_t j = 0; j < n; j++) {
             if (!(p->logit_error[j] < 0.0)) {
-                sum += p->weight[j] * p->v.value[vi + j * width + d];
-                size += p->weight[j] * p->v.magnitude[vi + j * width + d];
+                const size_t at = vi + j * width + d;
+                sum += p->weight[j] * p->v.value[at];
+                size += p->weight[j] * p->v.magnitude[at];
+                carried += square(p->weight[j] * p->v.error[at]);
+                floor += FLT_MIN * p->v.magnitude[at];
             }
         }
-        double carried = 0.0, floor = 0.0, linear = 0.0, reach = 0.0;
-        int large = 0;
-        for (size_t j = 0; j < n; j++) {
-            if (p->logit_error[j] < 0.0) {
-                continue;
-            }
-            const double v = p->v.value[vi + j * width + d], away = fabs(v - sum);
-            const double we = p->weight_error[j];
-            carried += square(we * away);
-            if (c->values == REF_PROJECTED) {
-                carried += square(p->weight[j] * p->v.error[vi + j * width + d]);
-            }
-            floor += FLT_MIN * p->v.magnitude[vi + j * width + d];
-            linear += we * away;
-            if (we > SMALL_LOGIT_ERROR * 0.1 / REF_SAFETY) {
-                large = 1;
-            }
-            if (p->weight[j] + REF_SAFETY * we > 1e-30) {
-                reach = fmax(reach, away);
-            }
-        }
-        /* Own rounding; of folded values it is the output's. */
+        /* Of folded values the rounding is the output's. */
         const double own = c->values == REF_PROJECTED
-                               ? square(dot_error(size, n)) + division(sum, n)
+                               ? carried + square(dot_error(size, n)) + quotient(sum)
                            : c->values == REF_BETWEEN ? deferred_error(c, p, g, d, wi)
                                                       : 0.0;
-        const double moved = large ? fmin(linear, reach) : sqrt(carried);
+        const double moved = moved_by_weights(c, p, p->v.value + vi + d, width, sum);
         p->context.value[ci + d] = sum;
-        p->context.error[ci + d] =
-            sqrt(square(moved) + (large ? carried : 0.0) + own) + floor + TINY;
-        p->context.magnitude[ci + d] = size;
+        p->own[ci + d] = sqrt(own) + floor + TINY;
+        p->context.error[ci + d] = sqrt(square(moved) + division(sum, n) + own) + floor + TINY;
     }
 }
 
@@ -481,7 +501,6 @@ static void fill_row(plane out, size_t at, size_t n, double value)
     for (size_t d = 0; d < n; d++) {
         out.value[at + d] = value;
         out.error[at + d] = 0.0;
-        out.magnitude[at + d] = 0.0;
     }
 }
 
@@ -522,6 +541,7 @@ static void attend(const ref_case *c, const attn_args *a, parts *p, ref_result *
     const size_t vi = (b * c->kv_heads + g) * n * c->v_head_dim;
     const size_t ci = ((b * c->heads + h) * c->seq_len + i) * c->v_head_dim;
     size_t allowed = 0;
+    memset(p->own + ci, 0, c->v_head_dim * sizeof *p->own);
     if (c->values != REF_PROJECTED) {
         fill_row(p->wide, ci / c->v_head_dim * c->kv_dim, c->kv_dim, 0.0);
     }
@@ -564,6 +584,48 @@ static void attend(const ref_case *c, const attn_args *a, parts *p, ref_result *
     store_weights(c, p, r, b, h, i);
 }
 
+/* outputs[h][j][o] = sum over d of Wo[o][h,d] v[b,g,j,d] */
+static void project_values(const ref_case *c, const attn_weights *w, parts *p, size_t b)
+{
+    const size_t width = c->v_head_dim, rows = c->kv_len;
+    for (size_t at = 0; at < c->heads * rows * c->d_model; at++) {
+        const size_t h = at / c->d_model / rows, j = at / c->d_model % rows, o = at % c->d_model;
+        const size_t g = h / (c->heads / c->kv_heads);
+        const double *v = p->v.value + ((b * c->kv_heads + g) * rows + j) * width;
+        const float *wo = w->o_weight + (o * c->heads + h) * width;
+        double sum = 0.0;
+        for (size_t d = 0; d < width; d++) {
+            sum += (double)wo[d] * v[d];
+        }
+        p->outputs[at] = sum;
+    }
+}
+
+/* Adds the errors of one head's context to the row of y they go to. An error of a weight, or of the
+ * sum, is one for all columns: Wo adds it up with its signs. Heads that share keys and values share
+ * their errors: those of one kv head add up whatever the sign. */
+static void carry_head(const ref_case *c, const attn_weights *w, parts *p, size_t b, size_t h,
+                       size_t i)
+{
+    const size_t width = c->v_head_dim, group = c->heads / c->kv_heads;
+    const size_t ci = ((b * c->heads + h) * c->seq_len + i) * width;
+    for (size_t o = 0; o < c->d_model; o++) {
+        const float *wo = w->o_weight + (o * c->heads + h) * width;
+        double sum = 0.0, own = 0.0;
+        for (size_t d = 0; d < width; d++) {
+            sum += (double)wo[d] * p->context.value[ci + d];
+            own += square((double)wo[d] * p->own[ci + d]);
+        }
+        const double *outputs = p->outputs + h * c->kv_len * c->d_model + o;
+        const double moved = moved_by_weights(c, p, outputs, c->d_model, sum);
+        const double first = h % group == 0 ? 0.0 : p->together[o];
+        p->together[o] = first + sqrt(square(moved) + division(sum, c->kv_len) + own);
+        if (h % group == group - 1) {
+            p->squared[o] = (h < group ? 0.0 : p->squared[o]) + square(p->together[o]);
+        }
+    }
+}
+
 /* Squared error of y[o] as (Wo Wv) . wide + bias, beyond that of the weights. */
 static double folded_error(const ref_case *c, const parts *p, size_t b, size_t i, size_t o,
                            double bias)
@@ -588,7 +650,7 @@ static void output_row(const ref_case *c, const attn_weights *w, const parts *p,
     const size_t at = (b * c->seq_len + i) * r->sizes.y_row;
     for (size_t o = 0; o < r->sizes.y_row; o++) {
         double sum = c->o_bias ? (double)w->o_bias[o] : 0.0;
-        double size = fabs(sum), carried = 0.0, moved = 0.0;
+        double size = fabs(sum), carried = c->output_projection ? p->squared[o] : 0.0, moved = 0.0;
         for (size_t f = 0; f < hv; f++) {
             const size_t h = f / width, d = f % width;
             const size_t ci = ((b * c->heads + h) * c->seq_len + i) * width + d;
@@ -605,7 +667,6 @@ static void output_row(const ref_case *c, const attn_weights *w, const parts *p,
             sum += wo * p->context.value[ci];
             size += fabs(wo) * (fabs(p->context.value[ci]) + 2.0 * bv);
             moved += fabs(wo) * bv;
-            carried += square(wo * p->context.error[ci]);
         }
         double own = c->output_projection ? square(dot_error(size, hv + 1)) : 0.0;
         if (c->values == REF_FOLDED) {
@@ -657,9 +718,15 @@ void ref_run(const ref_case *c, const attn_weights *w, const attn_args *a, ref_r
         }
     }
     for (size_t b = 0; b < c->batch; b++) {
+        if (c->output_projection) {
+            project_values(c, w, &p, b);
+        }
         for (size_t i = 0; i < c->seq_len; i++) {
             for (size_t h = 0; h < c->heads; h++) {
                 attend(c, a, &p, r, b, h, i);
+                if (c->output_projection) {
+                    carry_head(c, w, &p, b, h, i);
+                }
                 if (c->sdpa) {
                     const size_t at = ((b * c->heads + h) * c->seq_len + i) * c->v_head_dim;
                     for (size_t d = 0; d < c->v_head_dim; d++) {
