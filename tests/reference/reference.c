@@ -432,27 +432,32 @@ static void softmax_row(const ref_case *c, parts *p)
     }
 }
 
-/* What the errors of the weights do to the mean of one value per key. */
-static double moved_by_weights(const ref_case *c, const parts *p, const double *value,
-                               size_t stride, double mean)
+/* Columns that are summed side by side, for the sake of the cache. */
+enum { COLUMNS = 16 };
+
+/* What the errors of the weights do to the means of `columns` values per key, up to COLUMNS of them. */
+static void move_by_weights(const ref_case *c, const parts *p, const double *values, size_t stride,
+                            size_t columns, const double *mean, double *moved)
 {
-    double squares = 0.0, linear = 0.0, reach = 0.0;
+    double squares[COLUMNS] = {0}, linear[COLUMNS] = {0}, reach[COLUMNS] = {0};
     int large = 0;
     for (size_t j = 0; j < c->kv_len; j++) {
         if (p->logit_error[j] < 0.0) {
             continue;
         }
-        const double away = fabs(value[j * stride] - mean), we = p->weight_error[j];
-        squares += square(we * away);
-        linear += we * away;
-        if (we > SMALL_LOGIT_ERROR * 0.1 / REF_SAFETY) {
-            large = 1;
-        }
-        if (p->weight[j] + REF_SAFETY * we > 1e-30) {
-            reach = fmax(reach, away);
+        const double we = p->weight_error[j];
+        const int counts = p->weight[j] + REF_SAFETY * we > 1e-30;
+        large |= we > SMALL_LOGIT_ERROR * 0.1 / REF_SAFETY;
+        for (size_t d = 0; d < columns; d++) {
+            const double away = fabs(values[j * stride + d] - mean[d]);
+            squares[d] += square(we * away);
+            linear[d] += we * away;
+            reach[d] = counts && away > reach[d] ? away : reach[d];
         }
     }
-    return sqrt((large ? square(fmin(linear, reach)) : 0.0) + squares);
+    for (size_t d = 0; d < columns; d++) {
+        moved[d] = sqrt((large ? square(fmin(linear[d], reach[d])) : 0.0) + squares[d]);
+    }
 }
 
 /* The context row of one query head: value and error for each of the V columns. */
@@ -464,6 +469,7 @@ static void context_row(const ref_case *c, parts *p, size_t b, size_t h, size_t 
         weigh_inputs(c, p, b, wi);
     }
     const size_t width = c->v_head_dim, n = c->kv_len;
+    double *mean = p->context.value + ci, moved[COLUMNS];
     for (size_t d = 0; d < width; d++) {
         double sum = 0.0, size = 0.0, carried = 0.0, floor = 0.0;
         for (size_t j = 0; j < n; j++) {
@@ -480,10 +486,16 @@ static void context_row(const ref_case *c, parts *p, size_t b, size_t h, size_t 
                                ? carried + square(dot_error(size, n)) + quotient(sum)
                            : c->values == REF_BETWEEN ? deferred_error(c, p, g, d, wi)
                                                       : 0.0;
-        const double moved = moved_by_weights(c, p, p->v.value + vi + d, width, sum);
-        p->context.value[ci + d] = sum;
+        mean[d] = sum;
         p->own[ci + d] = sqrt(own) + floor + TINY;
-        p->context.error[ci + d] = sqrt(square(moved) + division(sum, n) + own) + floor + TINY;
+    }
+    for (size_t d0 = 0; d0 < width; d0 += COLUMNS) {
+        const size_t columns = width - d0 < COLUMNS ? width - d0 : COLUMNS;
+        move_by_weights(c, p, p->v.value + vi + d0, width, columns, mean + d0, moved);
+        for (size_t d = d0; d < d0 + columns; d++) {
+            p->context.error[ci + d] =
+                sqrt(square(moved[d - d0]) + division(mean[d], n) + square(p->own[ci + d]));
+        }
     }
 }
 
@@ -609,19 +621,26 @@ static void carry_head(const ref_case *c, const attn_weights *w, parts *p, size_
 {
     const size_t width = c->v_head_dim, group = c->heads / c->kv_heads;
     const size_t ci = ((b * c->heads + h) * c->seq_len + i) * width;
-    for (size_t o = 0; o < c->d_model; o++) {
-        const float *wo = w->o_weight + (o * c->heads + h) * width;
-        double sum = 0.0, own = 0.0;
-        for (size_t d = 0; d < width; d++) {
-            sum += (double)wo[d] * p->context.value[ci + d];
-            own += square((double)wo[d] * p->own[ci + d]);
+    const double *outputs = p->outputs + h * c->kv_len * c->d_model;
+    for (size_t o0 = 0; o0 < c->d_model; o0 += COLUMNS) {
+        const size_t columns = c->d_model - o0 < COLUMNS ? c->d_model - o0 : COLUMNS;
+        double mean[COLUMNS] = {0}, own[COLUMNS] = {0}, moved[COLUMNS];
+        for (size_t o = 0; o < columns; o++) {
+            const float *wo = w->o_weight + ((o0 + o) * c->heads + h) * width;
+            for (size_t d = 0; d < width; d++) {
+                mean[o] += (double)wo[d] * p->context.value[ci + d];
+                own[o] += square((double)wo[d] * p->own[ci + d]);
+            }
         }
-        const double *outputs = p->outputs + h * c->kv_len * c->d_model + o;
-        const double moved = moved_by_weights(c, p, outputs, c->d_model, sum);
-        const double first = h % group == 0 ? 0.0 : p->together[o];
-        p->together[o] = first + sqrt(square(moved) + division(sum, c->kv_len) + own);
-        if (h % group == group - 1) {
-            p->squared[o] = (h < group ? 0.0 : p->squared[o]) + square(p->together[o]);
+        move_by_weights(c, p, outputs + o0, c->d_model, columns, mean, moved);
+        for (size_t o = 0; o < columns; o++) {
+            const double first = h % group == 0 ? 0.0 : p->together[o0 + o];
+            const double error =
+                first + sqrt(square(moved[o]) + division(mean[o], c->kv_len) + own[o]);
+            p->together[o0 + o] = error;
+            if (h % group == group - 1) {
+                p->squared[o0 + o] = (h < group ? 0.0 : p->squared[o0 + o]) + square(error);
+            }
         }
     }
 }
