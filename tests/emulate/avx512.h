@@ -194,12 +194,25 @@ EMULATED simde__m512 emulated_roundscale_ps(simde__m512 a, int imm)
     return x.vector;
 }
 
-/* VREDUCEPS: x - round(x); +0 for infinities, NaN stays NaN. */
+/* a - b rounded as imm[2:0] says, which MXCSR[14:13] encodes alike. */
+EMULATED float emulated_subtract(float a, float b, int imm)
+{
+    const unsigned state = _mm_getcsr(), mode = imm & 4 ? 0 : (unsigned)imm & 3;
+    const volatile float from = a; /* keeps the subtraction between the two changes of state */
+    _mm_setcsr((state & ~0x6000U) | mode << 13);
+    const volatile float difference = from - b;
+    _mm_setcsr(state);
+    return difference;
+}
+
+/* VREDUCEPS: x - round(x), the difference rounded the same way (down: 1 - 2^-24 just below a whole
+ * number, -0 at one); +0 for infinities, NaN stays NaN. */
 EMULATED simde__m512 emulated_reduce_ps(simde__m512 a, int imm)
 {
     emulated_ps x = emulated_open(a);
     for (int i = 0; i < 16; i++) {
-        x.lane[i] = __builtin_isinf(x.lane[i]) ? 0.0F : x.lane[i] - emulated_round(x.lane[i], imm);
+        const float whole = emulated_round(x.lane[i], imm);
+        x.lane[i] = __builtin_isinf(whole) ? 0.0F : emulated_subtract(x.lane[i], whole, imm);
     }
     return x.vector;
 }
@@ -216,19 +229,22 @@ EMULATED float emulated_scale(float x, int n)
     return (float)((double)x * power.value);
 }
 
-/* VSCALEFPS: a * 2^floor(b). Special cases by the manual: NaN in either is NaN (but a = +-0 or
- * +-inf combine with b = -+inf as below), b = +inf gives inf or NaN for a = 0, b = -inf gives 0 or
- * NaN for a = inf. */
+/* VSCALEFPS: a * 2^floor(b). Special cases by the manual: b = +inf gives inf, b = -inf gives 0, even
+ * for a quiet NaN; 0 * 2^inf and inf * 2^-inf are the indefinite NaN; else a NaN in either is NaN. */
 EMULATED float emulated_scalef(float a, float b)
 {
+    const float indefinite = -__builtin_nanf("");
+    if (__builtin_isinf(b) && emulated_is_nan(a)) {
+        return b > 0.0F ? b : 0.0F;
+    }
     if (emulated_is_nan(a) || emulated_is_nan(b)) {
         return a + b;
     }
     if (__builtin_isinf(b)) {
         if (b > 0.0F) {
-            return a == 0.0F ? __builtin_nanf("") : a * __builtin_inff();
+            return a == 0.0F ? indefinite : a * b;
         }
-        return __builtin_isinf(a) ? __builtin_nanf("") : a * 0.0F;
+        return __builtin_isinf(a) ? indefinite : a * 0.0F;
     }
     const float clamped = b < -1000.0F ? -1000.0F : b > 1000.0F ? 1000.0F : b;
     return emulated_scale(a, (int)emulated_round(clamped, 1));
