@@ -130,7 +130,7 @@ local function contract(record)
             or dims(B, record.heads, L, S), record.return_weights == "mean"
             and "the mean over the heads of the attention weights" or "the attention weights")
     end
-    put("exp2 is a polynomial of degree %d; weights below 2^-126 are 0.",
+    put("exp2 is a polynomial of degree %d; weights below 2^-125 may be 0.",
         record.accuracy == "fast" and 4 or 5)
     return lines
 end

@@ -33,7 +33,7 @@ local function build_plan(problem, isa_numbers, straight)
     for key, value in pairs(isa_numbers.target) do target[key] = value end
     for key, value in pairs(problem.target) do target[key] = value end
     local machine <const> = { name = isa_numbers.name, lanes = isa_numbers.lanes,
-        exp2_grows = isa_numbers.exp2_grows,
+        trial = isa_numbers.trial,
         registers = isa_numbers.registers, target = target }
     local lanes <const> = machine.lanes
     local built <const> = { problem = problem, machine = machine, projections = {},

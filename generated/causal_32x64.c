@@ -31,7 +31,7 @@
  * there.
  * A query without any key: zeros.
  * weights[1][4][32][32]: the attention weights.
- * exp2 is a polynomial of degree 5; weights below 2^-126 are 0.
+ * exp2 is a polynomial of degree 5; weights below 2^-125 may be 0.
  *
  * Plan
  *   isa neon, unroll tiles: loops around unrolled tiles, phases 3
@@ -112,8 +112,8 @@ static inline void transpose_block(const float *src, size_t src_stride, float *d
     vst1q_f32(dst + 3 * dst_stride, vzip2q_f32(b1, b3));
 }
 
-/* 2^(x + 16) for x <= 64, 0 below -142 (no denormals), NaN stays NaN. Round to nearest, polynomial
- * on [-1/2, 1/2], exponent added in the integer domain of a power of two. */
+/* 2^(x + 16) for x <= 64, 0 from -142 down (no denormals), NaN stays NaN. Round to nearest,
+ * polynomial on [-1/2, 1/2], exponent added in the integer domain of a power of two. */
 static inline float32x4_t vec_exp2(float32x4_t x)
 {
     const float32x4_t rounded = vrndnq_f32(x);
@@ -126,7 +126,7 @@ static inline float32x4_t vec_exp2(float32x4_t x)
     p = vfmaq_f32(vdupq_n_f32(0x1.ebf9c2p-3f), p, r);
     p = vfmaq_f32(vdupq_n_f32(0x1.62e42ap-1f), p, r);
     p = vfmaq_f32(vdupq_n_f32(0x1p+0f), p, r);
-    const uint32x4_t flushed = vcltq_f32(x, vdupq_n_f32(-142.0f));
+    const uint32x4_t flushed = vcleq_f32(x, vdupq_n_f32(-142.0f));
     return vreinterpretq_f32_u32(
         vbicq_u32(vreinterpretq_u32_f32(vmulq_f32(p, power)), flushed));
 }

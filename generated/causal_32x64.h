@@ -31,7 +31,7 @@
  * there.
  * A query without any key: zeros.
  * weights[1][4][32][32]: the attention weights.
- * exp2 is a polynomial of degree 5; weights below 2^-126 are 0.
+ * exp2 is a polynomial of degree 5; weights below 2^-125 may be 0.
  */
 #ifndef CAUSAL_32X64_H
 #define CAUSAL_32X64_H

@@ -25,7 +25,7 @@
  * A key is attended to when key_keep[item][key] != 0. Others contribute nothing, whatever is
  * stored there.
  * A query without any key: zeros.
- * exp2 is a polynomial of degree 5; weights below 2^-126 are 0.
+ * exp2 is a polynomial of degree 5; weights below 2^-125 may be 0.
  */
 #ifndef GROUPED_SDPA_H
 #define GROUPED_SDPA_H

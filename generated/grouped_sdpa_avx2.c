@@ -25,7 +25,7 @@
  * A key is attended to when key_keep[item][key] != 0. Others contribute nothing, whatever is
  * stored there.
  * A query without any key: zeros.
- * exp2 is a polynomial of degree 5; weights below 2^-126 are 0.
+ * exp2 is a polynomial of degree 5; weights below 2^-125 may be 0.
  *
  * Plan
  *   isa avx2, unroll auto: no loop left, phases 1
@@ -98,22 +98,29 @@ static inline void transpose_block(const float *src, size_t src_stride, float *d
     _mm256_storeu_ps(dst + 7 * dst_stride, _mm256_permute2f128_ps(c3, c7, 0x31));
 }
 
-/* 2^(x + 16) for x <= 64, 0 below -142 (no denormals), NaN stays NaN. Round to nearest by adding
- * 1.5 * 2^23 + 143 (the low bits then hold exponent plus bias), polynomial on [-1/2, 1/2]. */
-static inline __m256 vec_exp2(__m256 x)
+/* 2^(x + 16) for x from -142 to 64, 0 at -142 (no denormals), NaN stays NaN. Round to nearest by
+ * adding 1.5 * 2^23 + 142 (the low bits then hold the exponent of 2^(x + 15), all 0 at -142), twice
+ * the polynomial on [-1/2, 1/2]. */
+static inline __m256 vec_exp2_near(__m256 x)
 {
-    const __m256 magic = _mm256_set1_ps(0x1.80011ep23f);
+    const __m256 magic = _mm256_set1_ps(0x1.80011cp23f);
     const __m256 biased = _mm256_add_ps(x, magic);
     const __m256 r = _mm256_sub_ps(x, _mm256_sub_ps(biased, magic));
     const __m256 power = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(biased), 23));
-    __m256 p = _mm256_set1_ps(0x1.5bda4p-10f);
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.3ce8acp-7f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.c6b6d8p-5f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.ebf9c2p-3f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.62e42ap-1f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1p+0f));
+    __m256 p = _mm256_set1_ps(0x1.5bda4p-9f);
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.3ce8acp-6f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.c6b6d8p-4f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.ebf9c2p-2f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.62e42ap+0f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1p+1f));
+    return _mm256_mul_ps(p, power);
+}
+
+/* The same for all x <= 64: 0 from -142 down. */
+static inline __m256 vec_exp2(__m256 x)
+{
     return _mm256_andnot_ps(_mm256_cmp_ps(x, _mm256_set1_ps(-142.0f), _CMP_LT_OQ),
-                            _mm256_mul_ps(p, power));
+        vec_exp2_near(x));
 }
 
 /* ---- Attention: scores, softmax, context ----------------------------------------------------- */

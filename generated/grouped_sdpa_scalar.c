@@ -25,7 +25,7 @@
  * A key is attended to when key_keep[item][key] != 0. Others contribute nothing, whatever is
  * stored there.
  * A query without any key: zeros.
- * exp2 is a polynomial of degree 5; weights below 2^-126 are 0.
+ * exp2 is a polynomial of degree 5; weights below 2^-125 may be 0.
  *
  * Plan
  *   isa scalar, unroll auto: loops around unrolled tiles, phases 1
@@ -90,8 +90,9 @@ static inline float round_up(float x)
     return whole < x ? whole + 1.0f : whole;
 }
 
-/* 2^(x + 16) for x <= 64, 0 below -142 (no denormals), NaN stays NaN. Round to nearest by adding
- * 1.5 * 2^23 + 143 (the low bits then hold exponent plus bias), polynomial on [-1/2, 1/2]. */
+/* 2^(x + 16) for x <= 64, 0 from -142 down (no denormals), NaN stays NaN. Round to nearest by
+ * adding 1.5 * 2^23 + 143 (the low bits then hold exponent plus bias), polynomial on [-1/2, 1/2].
+ */
 static inline float scalar_exp2(float x)
 {
     const float magic = 0x1.80011ep23f;
@@ -104,7 +105,7 @@ static inline float scalar_exp2(float x)
     p = p * r + 0x1.ebf9c2p-3f;
     p = p * r + 0x1.62e42ap-1f;
     p = p * r + 0x1p+0f;
-    return x < -142.0f ? 0.0f : p * power.f;
+    return x <= -142.0f ? 0.0f : p * power.f;
 }
 
 /* A 1x1 block: the strides do not matter. */

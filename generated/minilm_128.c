@@ -30,7 +30,7 @@
  * A key is attended to when key < kv_lengths[item]. Others contribute nothing, whatever is
  * stored there.
  * A query without any key: zeros.
- * exp2 is a polynomial of degree 5; weights below 2^-126 are 0.
+ * exp2 is a polynomial of degree 5; weights below 2^-125 may be 0.
  *
  * Plan
  *   isa avx512, unroll tiles: loops around unrolled tiles, phases 3
@@ -182,7 +182,7 @@ static inline void transpose_block(const float *src, size_t src_stride, float *d
     _mm512_storeu_ps(dst + 15 * dst_stride, _mm512_shuffle_f32x4(e3, e7, 0xdd));
 }
 
-/* 2^(x + 16) for x <= 64, 0 below -142 (no denormals), NaN stays NaN. r = x - floor(x) in one
+/* 2^(x + 16) for x <= 64, 0 from -142 down (no denormals), NaN stays NaN. r = x - floor(x) in one
  * instruction, 2^16 times the polynomial on [0, 1), scaled by 2^floor(x). */
 static inline __m512 vec_exp2(__m512 x)
 {
@@ -193,7 +193,7 @@ static inline __m512 vec_exp2(__m512 x)
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.ebdb6ap+13f));
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.62e4bap+15f));
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1p+16f));
-    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-142.0f), _CMP_NLT_UQ), p,
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-142.0f), _CMP_NLE_UQ), p,
         x);
 }
 
@@ -1458,7 +1458,7 @@ static void restart_sums_64(float *restrict sums)
     _mm512_storeu_ps(sums + 48, none);
 }
 
-/* Whether some sum does not prove its row's maximum to be within reach of 0. */
+/* Whether some row's maximum is not proven to be within reach of 0. */
 static int is_unproven_64(float *restrict sums)
 {
     const __m512 least = _mm512_set1_ps(160.0f);

@@ -30,7 +30,7 @@
  * A key is attended to when key < kv_lengths[item]. Others contribute nothing, whatever is
  * stored there.
  * A query without any key: zeros.
- * exp2 is a polynomial of degree 5; weights below 2^-126 are 0.
+ * exp2 is a polynomial of degree 5; weights below 2^-125 may be 0.
  */
 #ifndef MINILM_128_H
 #define MINILM_128_H

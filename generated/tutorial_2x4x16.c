@@ -26,7 +26,7 @@
  * Config hash 736f9ba787a4b402. */
 /* Attention layer: x[2][4][16] -> y[2][4][16], 2 heads (2 for keys and values) of 8/8.
  * y = softmax(0.353553391 * q . k^T) . v, float32 throughout, row-major tensors, no overlap.
- * exp2 is a polynomial of degree 5; weights below 2^-126 are 0.
+ * exp2 is a polynomial of degree 5; weights below 2^-125 may be 0.
  *
  * Plan
  *   isa scalar, unroll full: no loop left, phases 3
@@ -95,8 +95,9 @@ static inline float round_up(float x)
     return whole < x ? whole + 1.0f : whole;
 }
 
-/* 2^(x + 16) for x <= 64, 0 below -142 (no denormals), NaN stays NaN. Round to nearest by adding
- * 1.5 * 2^23 + 143 (the low bits then hold exponent plus bias), polynomial on [-1/2, 1/2]. */
+/* 2^(x + 16) for x <= 64, 0 from -142 down (no denormals), NaN stays NaN. Round to nearest by
+ * adding 1.5 * 2^23 + 143 (the low bits then hold exponent plus bias), polynomial on [-1/2, 1/2].
+ */
 static inline float scalar_exp2(float x)
 {
     const float magic = 0x1.80011ep23f;
@@ -109,7 +110,7 @@ static inline float scalar_exp2(float x)
     p = p * r + 0x1.ebf9c2p-3f;
     p = p * r + 0x1.62e42ap-1f;
     p = p * r + 0x1p+0f;
-    return x < -142.0f ? 0.0f : p * power.f;
+    return x <= -142.0f ? 0.0f : p * power.f;
 }
 
 /* A 1x1 block: the strides do not matter. */

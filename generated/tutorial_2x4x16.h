@@ -26,7 +26,7 @@
  * Config hash 736f9ba787a4b402. */
 /* Attention layer: x[2][4][16] -> y[2][4][16], 2 heads (2 for keys and values) of 8/8.
  * y = softmax(0.353553391 * q . k^T) . v, float32 throughout, row-major tensors, no overlap.
- * exp2 is a polynomial of degree 5; weights below 2^-126 are 0.
+ * exp2 is a polynomial of degree 5; weights below 2^-125 may be 0.
  */
 #ifndef TUTORIAL_2X4X16_H
 #define TUTORIAL_2X4X16_H

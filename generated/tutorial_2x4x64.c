@@ -26,7 +26,7 @@
  * Config hash 7f295a70f526650e. */
 /* Attention layer: x[2][4][64] -> y[2][4][64], 8 heads (8 for keys and values) of 8/8.
  * y = softmax(0.353553391 * q . k^T) . v, float32 throughout, row-major tensors, no overlap.
- * exp2 is a polynomial of degree 5; weights below 2^-126 are 0.
+ * exp2 is a polynomial of degree 5; weights below 2^-125 may be 0.
  *
  * Plan
  *   isa avx2, unroll auto: loops around unrolled tiles, phases 3
@@ -50,7 +50,7 @@
  *   softmax: in the score tiles, whole rows, base 2, exact
  *   context: tile 2x4, k unrolled by 4
  *   matmul flops: projections 262144, core 8192; at least 11073 cycles
- *   bytes: packed 66048, workspace 10944 (1024 more a part), stack under 8192, code about 8800
+ *   bytes: packed 66048, workspace 11072 (1152 more a part), stack under 8192, code about 8800
  *   workspace + 0: q, queries, heads interleaved [row][dim][head]
  *   workspace + 656: k, keys, heads interleaved [row][dim][head]
  *   workspace + 1312: v, values, heads interleaved [row][dim][head]
@@ -60,6 +60,8 @@
  *   workspace of a part + 160: references, reference of each query and head
  *   workspace of a part + 192: sums, sum of weights of each query and head
  *   workspace of a part + 224: inverse_sums, 1 / sum of weights of each query and head
+ *   workspace of a part + 256: trust, not 0: the last block of queries was within reach of 0
+ *   workspace of a part + 272: strays, bits of logits out of exp2_near's domain
  */
 #include <immintrin.h>
 #include <stddef.h>
@@ -84,22 +86,37 @@
 #define APART static
 #endif
 
-/* 2^(x + 16) for x <= 64, 0 below -142 (no denormals), NaN stays NaN. Round to nearest by adding
- * 1.5 * 2^23 + 143 (the low bits then hold exponent plus bias), polynomial on [-1/2, 1/2]. */
-static inline __m256 vec_exp2(__m256 x)
+/* The bits of all and those by which x + 1.5 * 2^23 + 142, as vec_exp2_near has it, differs from
+ * 1.5 * 2^23: the last eight for x from -142 to 113. */
+static inline __m256 or_stray(__m256 all, __m256 x)
 {
-    const __m256 magic = _mm256_set1_ps(0x1.80011ep23f);
+    const __m256 biased = _mm256_add_ps(x, _mm256_set1_ps(0x1.80011cp23f));
+    return _mm256_or_ps(all, _mm256_xor_ps(biased, _mm256_set1_ps(0x1.8p23f)));
+}
+
+/* 2^(x + 16) for x from -142 to 64, 0 at -142 (no denormals), NaN stays NaN. Round to nearest by
+ * adding 1.5 * 2^23 + 142 (the low bits then hold the exponent of 2^(x + 15), all 0 at -142), twice
+ * the polynomial on [-1/2, 1/2]. */
+static inline __m256 vec_exp2_near(__m256 x)
+{
+    const __m256 magic = _mm256_set1_ps(0x1.80011cp23f);
     const __m256 biased = _mm256_add_ps(x, magic);
     const __m256 r = _mm256_sub_ps(x, _mm256_sub_ps(biased, magic));
     const __m256 power = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(biased), 23));
-    __m256 p = _mm256_set1_ps(0x1.5bda4p-10f);
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.3ce8acp-7f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.c6b6d8p-5f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.ebf9c2p-3f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.62e42ap-1f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1p+0f));
+    __m256 p = _mm256_set1_ps(0x1.5bda4p-9f);
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.3ce8acp-6f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.c6b6d8p-4f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.ebf9c2p-2f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.62e42ap+0f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1p+1f));
+    return _mm256_mul_ps(p, power);
+}
+
+/* The same for all x <= 64: 0 from -142 down. */
+static inline __m256 vec_exp2(__m256 x)
+{
     return _mm256_andnot_ps(_mm256_cmp_ps(x, _mm256_set1_ps(-142.0f), _CMP_LT_OQ),
-                            _mm256_mul_ps(p, power));
+        vec_exp2_near(x));
 }
 
 /* ---- Projections: q, k, v = x . W^T + b ------------------------------------------------------ */
@@ -488,7 +505,7 @@ static void start_softmax_4(float *restrict maxima, float *restrict references,
 }
 
 /* Weights of keys from 0 on, in tiles of 2. */
-static void scores_2keys_4(const float *restrict query_rows, const float *restrict key_rows,
+APART void scores_2keys_4(const float *restrict query_rows, const float *restrict key_rows,
     float *restrict scores, float *restrict maxima, float *restrict references,
     float *restrict sums)
 {
@@ -778,6 +795,244 @@ static void move_references_4(float *restrict maxima, float *restrict references
     _mm256_storeu_ps(sums + 24, none);
 }
 
+/* The block's sums start again. */
+static void restart_sums_4(float *restrict sums)
+{
+    const __m256 none = _mm256_setzero_ps();
+    _mm256_storeu_ps(sums, none);
+    _mm256_storeu_ps(sums + 8, none);
+    _mm256_storeu_ps(sums + 16, none);
+    _mm256_storeu_ps(sums + 24, none);
+}
+
+/* Whether some row's maximum is not proven to be within reach of 0. */
+static int is_unproven_4(float *restrict sums, float *restrict strays)
+{
+    const __m256 least = _mm256_set1_ps(5.0f);
+    const __m256 most = _mm256_set1_ps(0x1p+47f);
+    const __m256 bound = _mm256_setzero_ps();
+    const __m256 sum0 = _mm256_loadu_ps(sums);
+    const __m256 over0 = _mm256_sub_ps(sum0, most);
+    const __m256 under0 = _mm256_sub_ps(sum0, least);
+    const __m256 side0 = _mm256_mul_ps(over0, under0);
+    __m256 worst = side0;
+    __m256 all = side0;
+    const __m256 sum1 = _mm256_loadu_ps(sums + 8);
+    const __m256 over1 = _mm256_sub_ps(sum1, most);
+    const __m256 under1 = _mm256_sub_ps(sum1, least);
+    const __m256 side1 = _mm256_mul_ps(over1, under1);
+    worst = _mm256_max_ps(worst, side1);
+    all = _mm256_add_ps(all, side1);
+    const __m256 sum2 = _mm256_loadu_ps(sums + 16);
+    const __m256 over2 = _mm256_sub_ps(sum2, most);
+    const __m256 under2 = _mm256_sub_ps(sum2, least);
+    const __m256 side2 = _mm256_mul_ps(over2, under2);
+    worst = _mm256_max_ps(worst, side2);
+    all = _mm256_add_ps(all, side2);
+    const __m256 sum3 = _mm256_loadu_ps(sums + 24);
+    const __m256 over3 = _mm256_sub_ps(sum3, most);
+    const __m256 under3 = _mm256_sub_ps(sum3, least);
+    const __m256 side3 = _mm256_mul_ps(over3, under3);
+    worst = _mm256_max_ps(worst, side3);
+    all = _mm256_add_ps(all, side3);
+    const int outside = _mm256_movemask_ps(_mm256_cmp_ps(worst, bound, _CMP_GT_OQ));
+    const int lost = _mm256_movemask_ps(_mm256_cmp_ps(all, all, _CMP_UNORD_Q));
+    const int unproven = outside | lost;
+    const __m256 differing = _mm256_loadu_ps(strays);
+    const int strayed = (_mm256_testz_si256(_mm256_castps_si256(differing),
+        _mm256_set1_epi32(~0xff)) == 0);
+    const int failed = unproven | strayed;
+    return failed;
+}
+
+/* Weights of keys from 0 on, in tiles of 2. */
+APART void try_scores_2keys_4(const float *restrict query_rows, const float *restrict key_rows,
+    float *restrict scores, float *restrict sums, float *restrict strays)
+{
+    __m256 differing = _mm256_loadu_ps(strays);
+    __m256 sum0 = _mm256_loadu_ps(sums);
+    __m256 sum1 = _mm256_loadu_ps(sums + 8);
+    __m256 sum2 = _mm256_loadu_ps(sums + 16);
+    __m256 sum3 = _mm256_loadu_ps(sums + 24);
+    for (size_t tile = 0; tile < 2; tile++) {
+        const float *keys = key_rows + 160 * tile;
+        /* 2 keys x 4 vectors of queries */
+        __m256 c0_0 = _mm256_setzero_ps();
+        __m256 c0_1 = _mm256_setzero_ps();
+        __m256 c0_2 = _mm256_setzero_ps();
+        __m256 c0_3 = _mm256_setzero_ps();
+        __m256 c1_0 = _mm256_setzero_ps();
+        __m256 c1_1 = _mm256_setzero_ps();
+        __m256 c1_2 = _mm256_setzero_ps();
+        __m256 c1_3 = _mm256_setzero_ps();
+        {
+            const __m256 b0 = _mm256_loadu_ps(query_rows);
+            const __m256 b1 = _mm256_loadu_ps(query_rows + 80);
+            const __m256 b2 = _mm256_loadu_ps(query_rows + 160);
+            const __m256 b3 = _mm256_loadu_ps(query_rows + 240);
+            const __m256 a0 = _mm256_loadu_ps(keys);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+            c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
+            const __m256 a1 = _mm256_loadu_ps(keys + 80);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
+            c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(query_rows + 8);
+            const __m256 b1 = _mm256_loadu_ps(query_rows + 88);
+            const __m256 b2 = _mm256_loadu_ps(query_rows + 168);
+            const __m256 b3 = _mm256_loadu_ps(query_rows + 248);
+            const __m256 a0 = _mm256_loadu_ps(keys + 8);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+            c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
+            const __m256 a1 = _mm256_loadu_ps(keys + 88);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
+            c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(query_rows + 16);
+            const __m256 b1 = _mm256_loadu_ps(query_rows + 96);
+            const __m256 b2 = _mm256_loadu_ps(query_rows + 176);
+            const __m256 b3 = _mm256_loadu_ps(query_rows + 256);
+            const __m256 a0 = _mm256_loadu_ps(keys + 16);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+            c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
+            const __m256 a1 = _mm256_loadu_ps(keys + 96);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
+            c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(query_rows + 24);
+            const __m256 b1 = _mm256_loadu_ps(query_rows + 104);
+            const __m256 b2 = _mm256_loadu_ps(query_rows + 184);
+            const __m256 b3 = _mm256_loadu_ps(query_rows + 264);
+            const __m256 a0 = _mm256_loadu_ps(keys + 24);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+            c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
+            const __m256 a1 = _mm256_loadu_ps(keys + 104);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
+            c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(query_rows + 32);
+            const __m256 b1 = _mm256_loadu_ps(query_rows + 112);
+            const __m256 b2 = _mm256_loadu_ps(query_rows + 192);
+            const __m256 b3 = _mm256_loadu_ps(query_rows + 272);
+            const __m256 a0 = _mm256_loadu_ps(keys + 32);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+            c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
+            const __m256 a1 = _mm256_loadu_ps(keys + 112);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
+            c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(query_rows + 40);
+            const __m256 b1 = _mm256_loadu_ps(query_rows + 120);
+            const __m256 b2 = _mm256_loadu_ps(query_rows + 200);
+            const __m256 b3 = _mm256_loadu_ps(query_rows + 280);
+            const __m256 a0 = _mm256_loadu_ps(keys + 40);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+            c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
+            const __m256 a1 = _mm256_loadu_ps(keys + 120);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
+            c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(query_rows + 48);
+            const __m256 b1 = _mm256_loadu_ps(query_rows + 128);
+            const __m256 b2 = _mm256_loadu_ps(query_rows + 208);
+            const __m256 b3 = _mm256_loadu_ps(query_rows + 288);
+            const __m256 a0 = _mm256_loadu_ps(keys + 48);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+            c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
+            const __m256 a1 = _mm256_loadu_ps(keys + 128);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
+            c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
+        }
+        {
+            const __m256 b0 = _mm256_loadu_ps(query_rows + 56);
+            const __m256 b1 = _mm256_loadu_ps(query_rows + 136);
+            const __m256 b2 = _mm256_loadu_ps(query_rows + 216);
+            const __m256 b3 = _mm256_loadu_ps(query_rows + 296);
+            const __m256 a0 = _mm256_loadu_ps(keys + 56);
+            c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
+            c0_1 = _mm256_fmadd_ps(a0, b1, c0_1);
+            c0_2 = _mm256_fmadd_ps(a0, b2, c0_2);
+            c0_3 = _mm256_fmadd_ps(a0, b3, c0_3);
+            const __m256 a1 = _mm256_loadu_ps(keys + 136);
+            c1_0 = _mm256_fmadd_ps(a1, b0, c1_0);
+            c1_1 = _mm256_fmadd_ps(a1, b1, c1_1);
+            c1_2 = _mm256_fmadd_ps(a1, b2, c1_2);
+            c1_3 = _mm256_fmadd_ps(a1, b3, c1_3);
+        }
+        differing = or_stray(differing, c0_0);
+        const __m256 p0_0 = vec_exp2_near(c0_0);
+        sum0 = _mm256_add_ps(sum0, p0_0);
+        _mm256_storeu_ps(scores + 64 * tile, p0_0);
+        differing = or_stray(differing, c0_1);
+        const __m256 p0_1 = vec_exp2_near(c0_1);
+        sum1 = _mm256_add_ps(sum1, p0_1);
+        _mm256_storeu_ps(scores + 64 * tile + 8, p0_1);
+        differing = or_stray(differing, c0_2);
+        const __m256 p0_2 = vec_exp2_near(c0_2);
+        sum2 = _mm256_add_ps(sum2, p0_2);
+        _mm256_storeu_ps(scores + 64 * tile + 16, p0_2);
+        differing = or_stray(differing, c0_3);
+        const __m256 p0_3 = vec_exp2_near(c0_3);
+        sum3 = _mm256_add_ps(sum3, p0_3);
+        _mm256_storeu_ps(scores + 64 * tile + 24, p0_3);
+        differing = or_stray(differing, c1_0);
+        const __m256 p1_0 = vec_exp2_near(c1_0);
+        sum0 = _mm256_add_ps(sum0, p1_0);
+        _mm256_storeu_ps(scores + 64 * tile + 32, p1_0);
+        differing = or_stray(differing, c1_1);
+        const __m256 p1_1 = vec_exp2_near(c1_1);
+        sum1 = _mm256_add_ps(sum1, p1_1);
+        _mm256_storeu_ps(scores + 64 * tile + 40, p1_1);
+        differing = or_stray(differing, c1_2);
+        const __m256 p1_2 = vec_exp2_near(c1_2);
+        sum2 = _mm256_add_ps(sum2, p1_2);
+        _mm256_storeu_ps(scores + 64 * tile + 48, p1_2);
+        differing = or_stray(differing, c1_3);
+        const __m256 p1_3 = vec_exp2_near(c1_3);
+        sum3 = _mm256_add_ps(sum3, p1_3);
+        _mm256_storeu_ps(scores + 64 * tile + 56, p1_3);
+    }
+    _mm256_storeu_ps(sums, sum0);
+    _mm256_storeu_ps(sums + 8, sum1);
+    _mm256_storeu_ps(sums + 16, sum2);
+    _mm256_storeu_ps(sums + 24, sum3);
+    _mm256_storeu_ps(strays, differing);
+}
+
 /* 1 / sum of each query's weights. */
 static void invert_sums_4(float *restrict sums, float *restrict inverse_sums)
 {
@@ -908,12 +1163,35 @@ static void attend_4(const float *restrict query_rows, const float *restrict key
     float *references = scratch + 160;
     float *sums = scratch + 192;
     float *inverse_sums = scratch + 224;
+    float *trust = scratch + 256;
+    float *strays = scratch + 272;
     start_softmax_4(maxima, references, sums);
-    scores_2keys_4(query_rows, key_rows, scores, maxima, references, sums);
-    const int far = is_out_of_reach_4(maxima, references);
-    if (far) {
-        move_references_4(maxima, references, sums);
+    int open = trust[0] != 0;
+    if (open) {
+        try_scores_2keys_4(query_rows, key_rows, scores, sums, strays);
+        const int unproven = is_unproven_4(sums, strays);
+        open = unproven;
+        if (open) {
+            restart_sums_4(sums);
+            trust[0] = 0.0f;
+        }
+    } else {
+        open = 1;
+    }
+    if (open) {
         scores_2keys_4(query_rows, key_rows, scores, maxima, references, sums);
+        const int far = is_out_of_reach_4(maxima, references);
+        if (far) {
+            move_references_4(maxima, references, sums);
+            scores_2keys_4(query_rows, key_rows, scores, maxima, references, sums);
+        } else {
+            const __m256 differing = _mm256_loadu_ps(strays);
+            const int strayed = (_mm256_testz_si256(_mm256_castps_si256(differing),
+                _mm256_set1_epi32(~0xff)) == 0);
+            if (!strayed) {
+                trust[0] = 1.0f;
+            }
+        }
     }
     invert_sums_4(sums, inverse_sums);
     context_2dims_4(value_rows, out_rows, scores, inverse_sums);
@@ -926,7 +1204,10 @@ static void phase_attention(float *restrict workspace, size_t part, size_t parts
     float *ws_k = workspace + 656;
     float *ws_v = workspace + 1312;
     float *ws_heads = workspace + 1968;
-    float *scratch = workspace + 256 * part + 2480;
+    float *scratch = workspace + 288 * part + 2480;
+    scratch[256] = 1.0f;
+    const __m256 no_strays = _mm256_setzero_ps();
+    _mm256_storeu_ps(scratch + 272, no_strays);
     for (size_t unit = part; unit < 2; unit += parts) {
         attend_4(ws_q + 320 * unit, ws_k + 320 * unit, ws_v + 320 * unit, ws_heads + 256 * unit,
             scratch);

@@ -2,25 +2,38 @@
 local exp2 <const> = require("gen.isa.exp2")
 local groups <const> = require("gen.isa.groups")
 
-local function exp2_helper(name, accuracy)
+local function exp2_near_helper(name, accuracy)
     return {
         text = ([[
-/* 2^(x + 16) for x <= 64, 0 below -142 (no denormals), NaN stays NaN. Round to nearest by adding
- * 1.5 * 2^23 + 143 (the low bits then hold exponent plus bias), polynomial on [-1/2, 1/2]. */
+/* 2^(x + 16) for x from -142 to 64, 0 at -142 (no denormals), NaN stays NaN. Round to nearest by
+ * adding 1.5 * 2^23 + 142 (the low bits then hold the exponent of 2^(x + 15), all 0 at -142), twice
+ * the polynomial on [-1/2, 1/2]. */
 static inline __m256 NAME(__m256 x)
 {
-    const __m256 magic = _mm256_set1_ps(0x1.80011ep23f);
+    const __m256 magic = _mm256_set1_ps(0x1.80011cp23f);
     const __m256 biased = _mm256_add_ps(x, magic);
     const __m256 r = _mm256_sub_ps(x, _mm256_sub_ps(biased, magic));
     const __m256 power = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(biased), 23));
 HORNER
-    return _mm256_andnot_ps(_mm256_cmp_ps(x, _mm256_set1_ps(-142.0f), _CMP_LT_OQ),
-                            _mm256_mul_ps(p, power));
+    return _mm256_mul_ps(p, power);
 }
 ]]):gsub("NAME", name):gsub("HORNER", function()
             return exp2.horner("nearest", accuracy, "__m256", "_mm256_set1_ps($1)",
-                "_mm256_fmadd_ps($1, $2, $3)")
+                "_mm256_fmadd_ps($1, $2, $3)", 2.0)
         end),
+    }
+end
+
+local function exp2_helper(name, near)
+    return {
+        needs = { near },
+        text = ([[
+/* The same for all x <= 64: 0 from -142 down. */
+static inline __m256 NAME(__m256 x)
+{
+    return _mm256_andnot_ps(_mm256_cmp_ps(x, _mm256_set1_ps(-142.0f), _CMP_LT_OQ), NEAR(x));
+}
+]]):gsub("NAME", name):gsub("NEAR", near),
     }
 end
 
@@ -29,6 +42,7 @@ return {
     arch = "x86_64",
     lanes = 8,
     registers = 16,
+    trial = "bits",
     header = "immintrin.h",
     guard = { condition = "defined(__AVX2__) && defined(__FMA__)",
         message = "compile with -mavx2 -mfma" },
@@ -62,6 +76,12 @@ return {
         ceil = { text = "_mm256_ceil_ps($1)" },
         exp2 = { text = "vec_exp2($1)", helper = "vec_exp2" },
         exp2_fast = { text = "vec_exp2_fast($1)", helper = "vec_exp2_fast" },
+        exp2_near = { text = "vec_exp2_near($1)", helper = "vec_exp2_near" },
+        exp2_near_fast = { text = "vec_exp2_near_fast($1)", helper = "vec_exp2_near_fast" },
+        or_stray = { text = "or_stray($1, $2)", helper = "or_stray" },
+        has_high_bits = {
+            text = "(_mm256_testz_si256(_mm256_castps_si256($1), _mm256_set1_epi32(~0xff)) == 0)",
+        },
         pair_sums = { text = "pair_sums($1, $2)", helper = "pair_sums" },
         near_sums = { text = "near_sums($1, $2)", helper = "near_sums" },
         far_sums = { text = "far_sums($1, $2)", helper = "far_sums" },
@@ -168,8 +188,19 @@ static inline __m256 pair_max(__m256 a, __m256 b)
     return in_order(_mm256_max_ps(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd)));
 }
 ]] },
-        vec_exp2 = exp2_helper("vec_exp2", "exact"),
-        vec_exp2_fast = exp2_helper("vec_exp2_fast", "fast"),
+        or_stray = { text = [[
+/* The bits of all and those by which x + 1.5 * 2^23 + 142, as vec_exp2_near has it, differs from
+ * 1.5 * 2^23: the last eight for x from -142 to 113. */
+static inline __m256 or_stray(__m256 all, __m256 x)
+{
+    const __m256 biased = _mm256_add_ps(x, _mm256_set1_ps(0x1.80011cp23f));
+    return _mm256_or_ps(all, _mm256_xor_ps(biased, _mm256_set1_ps(0x1.8p23f)));
+}
+]] },
+        vec_exp2_near = exp2_near_helper("vec_exp2_near", "exact"),
+        vec_exp2_near_fast = exp2_near_helper("vec_exp2_near_fast", "fast"),
+        vec_exp2 = exp2_helper("vec_exp2", "vec_exp2_near"),
+        vec_exp2_fast = exp2_helper("vec_exp2_fast", "vec_exp2_near_fast"),
         regroup_block = { text = [[
 /* Groups of 2 or 4 floats transposed: group j of row i becomes group i of row j. */
 static inline void regroup_block(const float *src, size_t src_stride, float *dst,

@@ -5,13 +5,13 @@ local groups <const> = require("gen.isa.groups")
 local function exp2_helper(name, accuracy)
     return {
         text = ([[
-/* 2^(x + 16) for x <= 64, 0 below -142 (no denormals), NaN stays NaN. r = x - floor(x) in one
+/* 2^(x + 16) for x <= 64, 0 from -142 down (no denormals), NaN stays NaN. r = x - floor(x) in one
  * instruction, 2^16 times the polynomial on [0, 1), scaled by 2^floor(x). */
 static inline __m512 NAME(__m512 x)
 {
     const __m512 r = _mm512_reduce_ps(x, 0x09);
 HORNER
-    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-142.0f), _CMP_NLT_UQ), p,
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-142.0f), _CMP_NLE_UQ), p,
         x);
 }
 ]]):gsub("NAME", name):gsub("HORNER", function()
@@ -131,7 +131,7 @@ return {
     arch = "x86_64",
     lanes = 16,
     registers = 32,
-    exp2_grows = true,
+    trial = "sums",
     header = "immintrin.h",
     guard = {
         condition = "defined(__AVX512F__) && defined(__AVX512BW__) && \\\n      "
@@ -168,6 +168,12 @@ return {
         ceil = { text = "_mm512_ceil_ps($1)" },
         exp2 = { text = "vec_exp2($1)", helper = "vec_exp2" },
         exp2_fast = { text = "vec_exp2_fast($1)", helper = "vec_exp2_fast" },
+        exp2_near = { text = "vec_exp2($1)", helper = "vec_exp2" },
+        exp2_near_fast = { text = "vec_exp2_fast($1)", helper = "vec_exp2_fast" },
+        or_stray = { text = "or_stray($1, $2)", helper = "or_stray" },
+        has_high_bits = {
+            text = "(int)_mm512_test_epi32_mask(_mm512_castps_si512($1), _mm512_set1_epi32(~0xff))",
+        },
         pair_sums = { text = "pair_sums($1, $2)", helper = "pair_sums" },
         near_sums = { text = "near_sums($1, $2)", helper = "near_sums" },
         far_sums = { text = "far_sums($1, $2)", helper = "far_sums" },
@@ -285,6 +291,16 @@ static inline __m512 far_sums(__m512 a, __m512 b)
 static inline __m512 pair_max(__m512 a, __m512 b)
 {
     return in_order(_mm512_max_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd)));
+}
+]] },
+        or_stray = { text = [[
+/* The bits of all and those by which x + 1.5 * 2^23 + 142 differs from 1.5 * 2^23. */
+static inline __m512 or_stray(__m512 all, __m512 x)
+{
+    const __m512i biased = _mm512_castps_si512(_mm512_add_ps(x, _mm512_set1_ps(0x1.80011cp23f)));
+    const __m512i whole = _mm512_castps_si512(_mm512_set1_ps(0x1.8p23f));
+    return _mm512_castsi512_ps(
+        _mm512_or_si512(_mm512_castps_si512(all), _mm512_xor_si512(biased, whole)));
 }
 ]] },
         vec_exp2 = exp2_helper("vec_exp2", "exact"),

@@ -3,8 +3,11 @@
 --
 -- An ISA file returns a table:
 --   name, arch, lanes, registers      float lanes of a vector, architectural vector registers
---   exp2_grows                        whether exp2 beyond its domain is no smaller than at its end
---                                     (+inf at most), so that sums tell a logit too large
+--   trial                             how weights with references of 0 are tried without maxima
+--                                     (gen/stage/softmax.lua): "sums" where exp2 beyond its domain
+--                                     is no smaller than at its end (+inf at most), so that sums
+--                                     tell a logit too large; "bits" where exp2_near is cheaper and
+--                                     bits tell a logit out of its domain; nil: not at all
 --   header                            intrinsics header, or nil
 --   guard                             preprocessor condition that must hold, and what to say if not
 --   flags                             compiler flags for kernel files
@@ -50,12 +53,25 @@ isa.vocabulary = {
     max = { result = "vec", args = { "vec", "vec" }, meaning = "$1 > $2 ? $1 : $2", nan = "any",
         zero = "any" },
     ceil = { result = "vec", args = { "vec" }, meaning = "ceilf($1)", zero = "any" },
+    -- above -142 and up to -141.5 either of both
     exp2 = { result = "vec", args = { "vec" },
-        meaning = "$1 < -142.0f ? 0.0f : (float)ldexp(exp2($1), 16)", ulp = 3,
+        meaning = "$1 <= -142.0f ? 0.0f : (float)ldexp(exp2($1), 16)", ulp = 3,
         domain = "x <= 64 or NaN" },
     exp2_fast = { result = "vec", args = { "vec" },
-        meaning = "$1 < -142.0f ? 0.0f : (float)ldexp(exp2($1), 16)", ulp = 64,
+        meaning = "$1 <= -142.0f ? 0.0f : (float)ldexp(exp2($1), 16)", ulp = 64,
         domain = "x <= 64 or NaN" },
+    -- the same bits, in a smaller domain
+    exp2_near = { result = "vec", args = { "vec" },
+        meaning = "$1 <= -142.0f ? 0.0f : (float)ldexp(exp2($1), 16)", ulp = 3,
+        domain = "-142 <= x <= 64 or NaN" },
+    exp2_near_fast = { result = "vec", args = { "vec" },
+        meaning = "$1 <= -142.0f ? 0.0f : (float)ldexp(exp2($1), 16)", ulp = 64,
+        domain = "-142 <= x <= 64 or NaN" },
+    -- more bits in the first: $2 + 1.5 * 2^23 + 142 is 1.5 * 2^23 but for the last 8 bits where $2
+    -- lies from -142 to 113, and differs in others where it lies beyond or is NaN
+    or_stray = { result = "vec", args = { "vec", "vec" },
+        meaning = "float_of(bits_of($1) | (bits_of($2 + 0x1.80011cp23f) ^ bits_of(0x1.8p23f)))" },
+    has_high_bits = { result = "int", args = { "vec" }, meaning = "bits_of($1) > 0xff" },
     -- neighbours of both operands added: applied log2(lanes) times it sums the lanes of vectors
     pair_sums = { result = "vec", args = { "lanes", "lanes" },
         meaning = "$lane < LANES / 2 ? $1[2 * $lane] + $1[2 * $lane + 1] "

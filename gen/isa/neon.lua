@@ -4,8 +4,8 @@ local exp2 <const> = require("gen.isa.exp2")
 local function exp2_helper(name, accuracy)
     return {
         text = ([[
-/* 2^(x + 16) for x <= 64, 0 below -142 (no denormals), NaN stays NaN. Round to nearest, polynomial
- * on [-1/2, 1/2], exponent added in the integer domain of a power of two. */
+/* 2^(x + 16) for x <= 64, 0 from -142 down (no denormals), NaN stays NaN. Round to nearest,
+ * polynomial on [-1/2, 1/2], exponent added in the integer domain of a power of two. */
 static inline float32x4_t NAME(float32x4_t x)
 {
     const float32x4_t rounded = vrndnq_f32(x);
@@ -13,7 +13,7 @@ static inline float32x4_t NAME(float32x4_t x)
     const int32x4_t exponent = vaddq_s32(vcvtq_s32_f32(rounded), vdupq_n_s32(143));
     const float32x4_t power = vreinterpretq_f32_s32(vshlq_n_s32(exponent, 23));
 HORNER
-    const uint32x4_t flushed = vcltq_f32(x, vdupq_n_f32(-142.0f));
+    const uint32x4_t flushed = vcleq_f32(x, vdupq_n_f32(-142.0f));
     return vreinterpretq_f32_u32(
         vbicq_u32(vreinterpretq_u32_f32(vmulq_f32(p, power)), flushed));
 }
@@ -60,6 +60,10 @@ return {
         ceil = { text = "vrndpq_f32($1)" },
         exp2 = { text = "vec_exp2($1)", helper = "vec_exp2" },
         exp2_fast = { text = "vec_exp2_fast($1)", helper = "vec_exp2_fast" },
+        exp2_near = { text = "vec_exp2($1)", helper = "vec_exp2" },
+        exp2_near_fast = { text = "vec_exp2_fast($1)", helper = "vec_exp2_fast" },
+        or_stray = { text = "or_stray($1, $2)", helper = "or_stray" },
+        has_high_bits = { text = "(vmaxvq_u32(vreinterpretq_u32_f32($1)) > 0xff)" },
         pair_sums = { text = "vpaddq_f32($1, $2)" },
         near_sums = { text = "vpaddq_f32($1, $2)" },
         far_sums = { text = "vaddq_f32($1, $2)", meaning = "$1[$lane] + $2[$lane]" },
@@ -161,6 +165,16 @@ static inline void prefetch_soon(const float *src)
 #else
     (void)src;
 #endif
+}
+]] },
+        or_stray = { text = [[
+/* The bits of all and those by which x + 1.5 * 2^23 + 142 differs from 1.5 * 2^23. */
+static inline float32x4_t or_stray(float32x4_t all, float32x4_t x)
+{
+    const uint32x4_t biased = vreinterpretq_u32_f32(vaddq_f32(x, vdupq_n_f32(0x1.80011cp23f)));
+    const uint32x4_t whole = vreinterpretq_u32_f32(vdupq_n_f32(0x1.8p23f));
+    return vreinterpretq_f32_u32(
+        vorrq_u32(vreinterpretq_u32_f32(all), veorq_u32(biased, whole)));
 }
 ]] },
         vec_exp2 = exp2_helper("vec_exp2", "exact"),

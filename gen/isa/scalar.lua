@@ -6,8 +6,9 @@ local function exp2_helper(name, accuracy)
     return {
         needs = { "float_bits" },
         text = ([[
-/* 2^(x + 16) for x <= 64, 0 below -142 (no denormals), NaN stays NaN. Round to nearest by adding
- * 1.5 * 2^23 + 143 (the low bits then hold exponent plus bias), polynomial on [-1/2, 1/2]. */
+/* 2^(x + 16) for x <= 64, 0 from -142 down (no denormals), NaN stays NaN. Round to nearest by
+ * adding 1.5 * 2^23 + 143 (the low bits then hold exponent plus bias), polynomial on [-1/2, 1/2].
+ */
 static inline float NAME(float x)
 {
     const float magic = 0x1.80011ep23f;
@@ -15,7 +16,7 @@ static inline float NAME(float x)
     const float r = x - (biased.f - magic);
     const union float_bits power = {.u = biased.u << 23};
 HORNER
-    return x < -142.0f ? 0.0f : p * power.f;
+    return x <= -142.0f ? 0.0f : p * power.f;
 }
 ]]):gsub("NAME", name):gsub("HORNER", function()
             return exp2.horner("nearest", accuracy, "float", "$1", "$1 * $2 + $3")
@@ -57,6 +58,10 @@ return {
         ceil = { text = "round_up($1)", helper = "round_up" },
         exp2 = { text = "scalar_exp2($1)", helper = "scalar_exp2" },
         exp2_fast = { text = "scalar_exp2_fast($1)", helper = "scalar_exp2_fast" },
+        exp2_near = { text = "scalar_exp2($1)", helper = "scalar_exp2" },
+        exp2_near_fast = { text = "scalar_exp2_fast($1)", helper = "scalar_exp2_fast" },
+        or_stray = { text = "or_stray($1, $2)", helper = "or_stray" },
+        has_high_bits = { text = "has_high_bits($1)", helper = "has_high_bits" },
         -- one lane has no neighbour
         pair_sums = { text = "$1 + $2", meaning = "$1[0] + $2[0]" },
         near_sums = { text = "$1 + $2", meaning = "$1[0] + $2[0]" },
@@ -83,6 +88,24 @@ static inline float round_up(float x)
         return x;
     const float whole = (float)(int32_t)x;
     return whole < x ? whole + 1.0f : whole;
+}
+]] },
+        has_high_bits = { needs = { "float_bits" }, text = [[
+/* Whether a bit but the last eight is set. */
+static inline int has_high_bits(float x)
+{
+    const union float_bits bits = {.f = x};
+    return bits.u > 0xff;
+}
+]] },
+        or_stray = { needs = { "float_bits" }, text = [[
+/* The bits of all and those by which x + 1.5 * 2^23 + 142 differs from 1.5 * 2^23. */
+static inline float or_stray(float all, float x)
+{
+    const union float_bits biased = {.f = x + 0x1.80011cp23f}, whole = {.f = 0x1.8p23f};
+    union float_bits bits = {.f = all};
+    bits.u |= biased.u ^ whole.u;
+    return bits.f;
 }
 ]] },
         scalar_exp2 = exp2_helper("scalar_exp2", "exact"),

@@ -209,8 +209,8 @@ function attention.build(problem, machine, dims, straight)
         straight = straight,
         cycles = problem.batch * problem.heads * (scores.cycles + (split_cycles or 0)
             + context.cycles * count * ceil_div(problem.kv_len, key_block)),
-        -- references of 0 are tried first, and judged by the sums
-        tries_zero = machine.exp2_grows and not straight,
+        -- references of 0 are tried first, without maxima
+        trial = not straight and machine.trial or nil,
         mask_panel = problem.mask_tensor ~= nil and problem.mask_tensor.per_query,
         repair = problem.masked,
         -- what a block computes depends on where its queries stand, not only on its pointers
@@ -248,8 +248,11 @@ function attention.part_buffers(problem, planned, dims)
     if planned.split then
         add_buffer(list, "turning", 2 * planned.lanes, "a vector twice, to turn its lanes")
     end
-    if planned.tries_zero then
+    if planned.trial then
         add_buffer(list, "trust", 1, "not 0: the last block of queries was within reach of 0")
+    end
+    if planned.trial == "bits" then
+        add_buffer(list, "strays", planned.lanes, "bits of logits out of exp2_near's domain")
     end
     if planned.mask_panel then
         add_buffer(list, "mask_panel", together * problem.kv_len * width,

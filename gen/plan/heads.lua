@@ -133,7 +133,7 @@ function heads.build(problem, machine, widths, straight)
             or queries_each > 1 and not one_tile,
         key_block = problem.kv_len, straight = straight,
         -- as with lanes along queries
-        tries_zero = machine.exp2_grows and not straight,
+        trial = not straight and machine.trial or nil,
         cycles = batch * head_vectors * (scores.cycles + cycles),
         softmax_cycles = batch * head_vectors * vectors * problem.kv_len * SOFTMAX_CYCLES,
         gather_cycles = batch * head_vectors * vectors * widths.score,
@@ -160,9 +160,13 @@ function heads.part_buffers(_, planned, widths)
         { "sums", "sum of weights" }, { "inverse_sums", "1 / sum of weights" } }) do
         numbers.add_buffer(list, one[1], width, one[2] .. " of each query and head")
     end
-    if planned.tries_zero then
+    if planned.trial then
         numbers.add_buffer(list, "trust", 1,
             "not 0: the last block of queries was within reach of 0")
+    end
+    if planned.trial == "bits" then
+        numbers.add_buffer(list, "strays", planned.lanes,
+            "bits of logits out of exp2_near's domain")
     end
     return list
 end

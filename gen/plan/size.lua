@@ -35,7 +35,7 @@ function size.estimate_ops(built)
         local copies <const> = built.straight and attention.by_query and block.count or 1
         local vectors <const> = { { count = 1, size = block.vectors } }
         local variants <const> = (attention.range_loops and 2 or 1)
-            * (attention.tries_zero and 2 or 1)
+            * (attention.trial and 2 or 1)
         ops = ops + copies * (variants * product_ops(attention.key_groups, vectors,
                 attention.scores_unroll, straight)
             + product_ops(block.row_groups, attention.column_groups, attention.context_unroll,

@@ -18,7 +18,7 @@ local parameters <const> = {
     { "scratch", "scratch" }, { "scratch", "queries" }, { "scratch", "scores" },
     { "scratch", "maxima" }, { "scratch", "references" }, { "scratch", "sums" },
     { "scratch", "totals" }, { "scratch", "factors" }, { "scratch", "inverse_sums" },
-    { "scratch", "mask_panel" }, { "scratch", "trust" },
+    { "scratch", "mask_panel" }, { "scratch", "trust" }, { "scratch", "strays" },
     { "scratch", "turning" },
     { "input", "weight_column" }, { "input", "inverse_sum" }, { "input", "mask_column" },
     { "output", "out_row" },
@@ -190,6 +190,7 @@ local function build_block(phase, plan, block, query0, suffix)
         "inverse_sums" }) do
         ctx[name] = ir.mem(name)
     end
+    if shape.trial == "bits" then ctx.strays = ir.mem("strays") end
     if shape.in_blocks then ctx.totals, ctx.factors = ir.mem("totals"), ir.mem("factors") end
     if shape.mask_panel then ctx.mask_panel = ir.mem("mask_panel") end
 

@@ -16,7 +16,7 @@ local parameters <const> = {
     { "scratch", "scratch" }, { "scratch", "queries" }, { "scratch", "scores" },
     { "scratch", "maxima" }, { "scratch", "references" }, { "scratch", "sums" },
     { "scratch", "inverse_sums" }, { "scratch", "outputs" },
-    { "scratch", "trust" },
+    { "scratch", "trust" }, { "scratch", "strays" },
 }
 
 -- Queries in vector `v` of the block.

@@ -169,7 +169,7 @@ local function tiles_function(ctx, name, comment, past_full, build)
     return ir.func((ctx.at_zero and "try_" or "") .. name .. ctx.suffix, { comment },
         ctx.parameters, function(block)
         softmax.open(block, ctx)
-        if mask.applies(ctx, past_full) then block:let("vec", "hidden", "minus_infinity") end
+        if mask.applies(ctx, past_full) then softmax.let_hidden(block, ctx) end
         build(block)
         softmax.close(block, ctx)
     end)
@@ -210,7 +210,7 @@ local function shared_tile(block, ctx, key0, keys)
         local logit = level[0]
         if first + split > keys then
             -- keys that do not exist
-            block:let("vec", "hidden", "minus_infinity")
+            softmax.let_hidden(block, ctx)
             block:let("mask", "beyond", "lanes_from", ir.index((keys - first) * width))
             logit = block:let("vec", "existing", "select", "beyond", "hidden", logit)
         end

@@ -9,6 +9,8 @@
 --
 -- ctx.at_zero: tiles for references that are all 0, without maxima. Their sums tell whether every
 -- maximum is within reach; if they cannot, the block is done again with maxima. The bits are alike.
+-- Where exp2 is cheaper in a smaller domain (trial "bits"), the bits of all logits are collected:
+-- `strays` tells whether one was out of it.
 local ir <const> = require("gen.ir")
 local mask <const> = require("gen.stage.mask")
 
@@ -16,9 +18,12 @@ local softmax <const> = {}
 
 local LOG2_E <const> = 0x1.715476p+0
 
+-- Logits at the lower end of exp2_near's domain, where it is 0.
+local NEAR_END <const> = { [2] = -142.0, [0] = -98.4 }
+
 -- How far above its reference a row's maximum may lie, lowest and highest, for logits in powers of
 -- two (base 2) and of e. Weights are 2^16 times 2^(logit - reference): the largest of a row is then
--- at least 1, so that nothing within 2^-126 of it is lost, and at most 2^48, which leaves room for
+-- at least 1, so that nothing within 2^-125 of it is lost, and at most 2^48, which leaves room for
 -- values up to 2^79.
 local REACH <const> = { [2] = { -16.0, 32.0 }, [0] = { -11.0, 22.0 } }
 
@@ -39,15 +44,32 @@ local PROOF_EACH <const>, PROOF_MOST <const> = 1.25, 0x1p47
 
 local function is_natural(ctx) return ctx.problem.fold.base ~= 2 end
 
-local function exp2_op(ctx) return ctx.problem.accuracy == "fast" and "exp2_fast" or "exp2" end
+local function finds_strays(ctx) return ctx.at_zero and ctx.plan.attention.trial == "bits" end
+
+local function exp2_op(ctx)
+    return (finds_strays(ctx) and "exp2_near" or "exp2")
+        .. (ctx.problem.accuracy == "fast" and "_fast" or "")
+end
 
 local function at(mem, ctx, v) return ir.offset(mem, v * ctx.lanes) end
 
 -- ---- Inside the score tiles ----------------------------------------------------------------
 
+-- Declares `hidden`, the logit of a key that a query does not see: its weight is 0.
+function softmax.let_hidden(block, ctx)
+    if finds_strays(ctx) then
+        block:let("vec", "hidden", "splat", ir.float(NEAR_END[ctx.problem.fold.base]))
+    else
+        block:let("vec", "hidden", "minus_infinity")
+    end
+end
+
 -- What a function around score tiles keeps in registers: maxima, sums, references.
 function softmax.open(block, ctx)
     if is_natural(ctx) then block:let("vec", "log2_e", "splat", ir.float(LOG2_E)) end
+    if finds_strays(ctx) then
+        block:declare("vec", "differing", "load", ctx.strays)
+    end
     for v = 0, ctx.block.vectors - 1 do
         if not ctx.at_zero then
             block:let("vec", "ref" .. v, "load", at(ctx.references, ctx, v))
@@ -66,6 +88,7 @@ function softmax.weigh(block, ctx, r, v, logit)
         x = block:let("vec", "x" .. n, "sub", logit, "ref" .. v)
     end
     if is_natural(ctx) then x = block:let("vec", "y" .. n, "mul", x, "log2_e") end
+    if finds_strays(ctx) then block:set("differing", "or_stray", "differing", x) end
     local p <const> = block:let("vec", "p" .. n, exp2_op(ctx), x)
     block:set("sum" .. v, "add", "sum" .. v, p)
     return p
@@ -76,6 +99,7 @@ function softmax.close(block, ctx)
         if not ctx.at_zero then block:run("store", at(ctx.maxima, ctx, v), "max" .. v) end
         block:run("store", at(ctx.sums, ctx, v), "sum" .. v)
     end
+    if finds_strays(ctx) then block:run("store", ctx.strays, "differing") end
 end
 
 -- ---- Around them ---------------------------------------------------------------------------
@@ -162,10 +186,16 @@ function softmax.moved(ctx)
         end)
 end
 
+-- Name of an int: a logit so far was out of exp2_near's domain.
+local function strayed(block, ctx)
+    block:let("vec", "differing", "load", ctx.strays)
+    return block:let("int", "strayed", "has_high_bits", "differing")
+end
+
 -- The sums are those of all keys so far.
 function softmax.unproven(ctx)
     return ir.question("is_unproven" .. ctx.suffix,
-        { "Whether some sum does not prove its row's maximum to be within reach of 0." },
+        { "Whether some row's maximum is not proven to be within reach of 0." },
         ctx.parameters, function(block)
             block:let("vec", "least", "splat", ir.float(PROOF_EACH * ctx.problem.kv_len))
             block:let("vec", "most", "splat", ir.float(PROOF_MOST))
@@ -190,8 +220,21 @@ function softmax.unproven(ctx)
             end
             block:let("int", "outside", "has_above", "worst", "bound")
             block:let("int", "lost", "has_nan", "all")
-            return block:let("int", "unproven", "or_into", "outside", "lost")
+            block:let("int", "unproven", "or_into", "outside", "lost")
+            if ctx.plan.attention.trial ~= "bits" then return "unproven" end
+            return block:let("int", "failed", "or_into", "unproven", strayed(block, ctx))
         end)
+end
+
+-- A block with maxima passed: the next is worth a try, unless a stray makes all of them fail.
+function softmax.trust(block, ctx)
+    if ctx.plan.attention.trial ~= "bits" then
+        block:run("store_one", ir.mem("trust"))
+        return
+    end
+    block:when("false_", { strayed(block, ctx) }, function(body)
+        body:run("store_one", ir.mem("trust"))
+    end)
 end
 
 -- Sums of the block start again.

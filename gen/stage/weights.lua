@@ -5,12 +5,14 @@ local softmax <const> = require("gen.stage.softmax")
 
 local weights <const> = {}
 
--- Before a part's first block: references of 0 are worth a try.
+-- Before a part's first block: references of 0 are worth a try, no logit was a stray.
 function weights.trust(body, plan)
-    if not plan.attention.tries_zero then return end
     for _, buffer in ipairs(plan.part_buffers) do
+        local to <const> = ir.mem("scratch", buffer.offset)
         if buffer.name == "trust" then
-            body:run("store_one", ir.mem("scratch", buffer.offset))
+            body:run("store_one", to)
+        elseif buffer.name == "strays" then
+            body:run("store", to, body:let("vec", "no_strays", "zero"))
         end
     end
 end
@@ -29,7 +31,7 @@ function weights.add(phase, body, ctx, build, stage)
             for _, fn in ipairs(makers) do stage(again, fn) end
         end, otherwise)
     end
-    if not ctx.plan.attention.tries_zero then
+    if not ctx.plan.attention.trial then
         with_maxima(body)
         return
     end
@@ -57,7 +59,7 @@ function weights.add(phase, body, ctx, build, stage)
     end
     body:when("true_", { "open" }, try, function(inner) inner:set("open", "one") end)
     body:when("true_", { "open" }, function(inner)
-        with_maxima(inner, function(other) other:run("store_one", trust) end)
+        with_maxima(inner, function(other) softmax.trust(other, ctx) end)
     end)
 end
 

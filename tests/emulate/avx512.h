@@ -34,8 +34,10 @@
 #include <simde/x86/avx512/store.h>
 #include <simde/x86/avx512/storeu.h>
 #include <simde/x86/avx512/sub.h>
+#include <simde/x86/avx512/test.h>
 #include <simde/x86/avx512/unpackhi.h>
 #include <simde/x86/avx512/unpacklo.h>
+#include <simde/x86/avx512/xor.h>
 
 /* Out of line: inlined a thousand times, compilers take minutes over a kernel. */
 #define EMULATED static __attribute__((noinline, unused))

@@ -46,6 +46,12 @@ local ROUNDS <const> = {
         ceil = function() return { text = "$1" } end,
         exp2 = function(ops) return ops.exp2_fast end,
         exp2_fast = function(ops) return ops.ceil end,
+        exp2_near = function(ops) return ops.exp2_near_fast end,
+        exp2_near_fast = function(ops) return ops.ceil end,
+        has_high_bits = function() return { text = "0" } end,
+        or_stray = function(ops)
+            return { text = swap(ops.or_stray.text, "1", "2"), helper = ops.or_stray.helper }
+        end,
         pair_sums = function(ops) return ops.pair_max end,
         pair_max = function(ops) return ops.pair_sums end,
         near_sums = function(ops) return ops.pair_max end,
@@ -135,7 +141,9 @@ local HELPER_FAULTS <const> = {
     { "has_nan_part", "vcgeq_u32", "vcgtq_u32", { "has_nan_part" } },
     { "round_up", "whole < x", "whole <= x", { "ceil" } },
     { "vec_exp2", "%-142%.0f", "-141.0f", { "exp2" } },
-    { "scalar_exp2", "x < %-142", "x <= -142", { "exp2" } },
+    { "vec_exp2_near_fast", "0x1%.3a051ap%-6f", "0x1.3b051ap-6f", { "exp2_near_fast" } },
+    { "vec_exp2_near", "0x1%.80011cp", "0x1.80011ep", { "exp2_near" } },
+    { "scalar_exp2", "x <= %-142", "x <= -141", { "exp2" } },
     -- the last digits of a coefficient
     { "vec_exp2_fast", "0x1%.3a051ap%-7f", "0x1.3b051ap-7f", { "exp2_fast" } },
     { "vec_exp2_fast", "0x1%.b7f752p%-7f", "0x1.b8f752p-7f", { "exp2_fast" } },
