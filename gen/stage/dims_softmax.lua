@@ -2,7 +2,7 @@
 -- become weights before division, inverse_sums[row] = 1 / their sum. The reference of a row is its
 -- maximum rounded up to a whole number, as in gen/stage/softmax.lua. Also writes returned weights.
 local ir <const> = require("gen.ir")
-local mask <const> = require("gen.stage.mask")
+local exact_rows <const> = require("gen.stage.exact_rows")
 local dims_scores <const> = require("gen.stage.dims_scores")
 
 local dims_softmax <const> = {}
@@ -99,36 +99,6 @@ local function clear_keys(block, ctx, to, from)
     end
 end
 
--- One row by the definition, where the sum is 0, NaN or infinite: hidden keys stay exact zeros, an
--- empty row follows its rule.
-local function exact_row(block, ctx, to, from, row, write)
-    local problem <const> = ctx.problem
-    local inverse <const> = ir.offset(ctx.inverse_sums, row)
-    local visible <const> = dims_scores.visible(block, ctx, ctx.row0 + row, "")
-    if write == "store_product" then clear_keys(block, ctx, to, ir.index(0)) end
-    local has_rule <const> = problem.may_be_empty and problem.empty_row ~= "zero"
-    if has_rule then block:declare("int", "allowed", "none") end
-    local exact <const> = setmetatable({ mask_row = dims_scores.mask_row(ctx, row) },
-        { __index = ctx })
-    mask.each_allowed(block, exact, ir.index(0), problem.kv_len, visible, function(body, key)
-        if has_rule then body:set("allowed", "one") end
-        body:run(write, ir.offset(to, key), ir.offset(from, key), inverse)
-    end)
-    if not has_rule then return end
-    block:when("false_", { "allowed" }, function(body)
-        if problem.empty_row == "uniform" then
-            body:let("float", "each", "constant_f32", ir.float(1.0 / problem.kv_len))
-        else
-            -- no key: the sum is 0, its inverse infinite, their product NaN
-            body:let("float", "each", "times_zero", inverse)
-        end
-        body:each("key", problem.kv_len, ctx.straight, function(inner, key)
-            inner:run(write == "store_product" and "store_value" or "add_value",
-                ir.offset(to, key), "each")
-        end)
-    end)
-end
-
 -- weights[query][key] = p * (1 / sum); "mean" adds to what earlier heads left there.
 function dims_softmax.build_weights(ctx)
     local problem <const>, planned <const> = ctx.problem, ctx.plan.attention
@@ -167,7 +137,12 @@ function dims_softmax.build_weights(ctx)
                     end
                     inner:let("float", "inverse", "load_f32", inverse)
                     inner:when("float_positive", { "inverse" }, function(deep)
-                        exact_row(deep, ctx, to, from, row, write)
+                        local exact <const> = setmetatable({
+                            visible = dims_scores.visible(deep, ctx, ctx.row0 + row, ""),
+                            mask_row = dims_scores.mask_row(ctx, row), inverse_sum = inverse,
+                            weight = function(key) return ir.offset(from, key) end,
+                        }, { __index = ctx })
+                        exact_rows.write_weights(deep, exact, to, write)
                     end, plain)
                 end
                 if problem.padded_queries == "zero" then

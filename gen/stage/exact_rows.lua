@@ -1,7 +1,7 @@
--- Output rows by the definition, whichever way the lanes lie. Hidden keys have weight exactly 0, so
--- they vanish unless V holds NaN or infinity there; rows without any key have the sum 0. Both make
--- the row NaN: such a row is computed again from its allowed keys alone, in the same order, so a
--- clean row never changes by a bit.
+-- Rows by the definition, whichever way the lanes lie: of the output, of returned weights. Hidden
+-- keys have weight exactly 0, so they vanish unless V holds NaN or infinity there; rows without any
+-- key have the sum 0. Both make the row NaN: such a row is computed again from its allowed keys
+-- alone, in the same order, so a clean row never changes by a bit.
 --
 -- A row is described by its ctx: visible (bounds the range masks), mask_row or mask_column where
 -- there are other masks, weight(key), inverse_sum and out_row (mems).
@@ -184,6 +184,39 @@ function exact_rows.repair(ctx)
             exact_rows.by_allowed(block, ctx, weighted,
                 function(body) exact_rows.write_empty(body, ctx) end)
         end)
+end
+
+-- ---- Returned weights ----------------------------------------------------------------------
+
+-- One row of them, where the sum is 0, NaN or infinite: hidden keys stay exact zeros, an empty row
+-- follows its rule. `write`: store_product, or add_product for the mean over heads.
+function exact_rows.write_weights(block, ctx, to, write)
+    local problem <const> = ctx.problem
+    local stores <const> = write == "store_product"
+    local function each_key(body, build)
+        body:each("key", problem.kv_len, ctx.straight, function(inner, key)
+            build(inner, ir.offset(to, key))
+        end)
+    end
+    if stores then each_key(block, function(body, at) body:run("store_zero", at) end) end
+    local has_rule <const> = problem.may_be_empty and problem.empty_row ~= "zero"
+    if has_rule then block:declare("int", "allowed", "none") end
+    mask.each_allowed(block, ctx, ir.index(0), problem.kv_len, ctx.visible, function(body, key)
+        if has_rule then body:set("allowed", "one") end
+        body:run(write, ir.offset(to, key), ctx.weight(key), ctx.inverse_sum)
+    end)
+    if not has_rule then return end
+    block:when("false_", { "allowed" }, function(body)
+        if problem.empty_row == "uniform" then
+            body:let("float", "each", "constant_f32", ir.float(1.0 / problem.kv_len))
+        else
+            -- no key: the sum is 0, its inverse infinite, their product NaN
+            body:let("float", "each", "times_zero", ctx.inverse_sum)
+        end
+        each_key(body, function(inner, at)
+            inner:run(stores and "store_value" or "add_value", at, "each")
+        end)
+    end)
 end
 
 return exact_rows

@@ -13,6 +13,7 @@
 -- `strays` tells whether one was out of it.
 local ir <const> = require("gen.ir")
 local mask <const> = require("gen.stage.mask")
+local exact_rows <const> = require("gen.stage.exact_rows")
 
 local softmax <const> = {}
 
@@ -363,42 +364,6 @@ end
 
 -- ---- Returned weights ----------------------------------------------------------------------
 
--- One row by the definition: used where the sum is 0, NaN or infinite, so that hidden keys stay
--- exact
--- zeros and an empty row follows its rule.
-local function exact_row(block, ctx, to, row, write)
-    local problem <const> = ctx.problem
-    local visible <const> = mask.visible_keys(block, ctx, ctx.query0 + row, "visible")
-    local exact <const> = setmetatable({
-        mask_column = ctx.mask_panel and ir.offset(ctx.mask_panel, row),
-    }, { __index = ctx })
-    if write == "store_product" then
-        block:each("key", problem.kv_len, ctx.straight, function(body, key)
-            body:run("store_zero", ir.offset(to, key))
-        end)
-    end
-    local has_rule <const> = problem.may_be_empty and problem.empty_row ~= "zero"
-    if has_rule then block:declare("int", "allowed", "none") end
-    mask.each_allowed(block, exact, ir.index(0), problem.kv_len, visible, function(body, key)
-        if has_rule then body:set("allowed", "one") end
-        body:run(write, ir.offset(to, key), ir.offset(ctx.scores, key * ctx.block.width + row),
-            ir.offset(ctx.inverse_sums, row))
-    end)
-    if not has_rule then return end
-    block:when("false_", { "allowed" }, function(body)
-        if problem.empty_row == "uniform" then
-            body:let("float", "each", "constant_f32", ir.float(1.0 / problem.kv_len))
-        else
-            -- no key: the sum is 0, its inverse infinite, their product NaN
-            body:let("float", "each", "times_zero", ir.offset(ctx.inverse_sums, row))
-        end
-        body:each("key", problem.kv_len, ctx.straight, function(inner, key)
-            inner:run(write == "store_product" and "store_value" or "add_value", ir.offset(to,
-                key), "each")
-        end)
-    end)
-end
-
 -- weights[query][key] = p * (1 / sum); "mean" adds to what earlier heads left there.
 function softmax.build_weights(ctx)
     local problem <const> = ctx.problem
@@ -435,7 +400,15 @@ function softmax.build_weights(ctx)
                     end
                     inner:let("float", "inverse", "load_f32", ir.offset(ctx.inverse_sums, row))
                     inner:when("float_positive", { "inverse" }, function(deep)
-                        exact_row(deep, ctx, to, row, write)
+                        local exact <const> = setmetatable({
+                            visible = mask.visible_keys(deep, ctx, ctx.query0 + row, "visible"),
+                            mask_column = ctx.mask_panel and ir.offset(ctx.mask_panel, row),
+                            inverse_sum = ir.offset(ctx.inverse_sums, row),
+                            weight = function(key)
+                                return ir.offset(ctx.scores, key * ctx.block.width + row)
+                            end,
+                        }, { __index = ctx })
+                        exact_rows.write_weights(deep, exact, to, write)
                     end, plain)
                 end
                 if hidden_rows then
