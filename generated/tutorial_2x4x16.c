@@ -31,7 +31,7 @@
  * Plan
  *   isa scalar, unroll full: no loop left, phases 3
  *   fold: K projected, V projected (18.4 kFLOP, 11.9 k cycles predicted) rather than K
- *     projected, V projected, heads interleaved (18.4 kFLOP, 12.3 k cycles predicted)
+ *     projected, V projected, heads interleaved (18.4 kFLOP, 12.4 k cycles predicted)
  *   fold: logits in units of log2: softmax uses exp2 alone
  *   fold: scale folded into Wq and bq
  *   fold: K bias dropped: it shifts every logit of a row alike

@@ -31,7 +31,7 @@
  *   k [16][16]: panels x columns 4x4
  *   v [16][16]: panels x columns 4x4
  *   o [16][16]: panels x columns 4x4, bias
- *   K projected, V projected (18.4 kFLOP, 11.9 k cycles predicted) rather than K projected, V projected, heads interleaved (18.4 kFLOP, 12.3 k cycles predicted)
+ *   K projected, V projected (18.4 kFLOP, 11.9 k cycles predicted) rather than K projected, V projected, heads interleaved (18.4 kFLOP, 12.4 k cycles predicted)
  *   logits in units of log2: softmax uses exp2 alone
  *   scale folded into Wq and bq
  *   K bias dropped: it shifts every logit of a row alike

@@ -14,7 +14,8 @@ function tiles.tile_registers(rows, vectors)
 end
 
 -- Registers to spare with which gcc spills no accumulator however far the depth is unrolled. With
--- fewer it moves loads of later steps ahead and does from four steps a turn on (AVX2 6x2).
+-- fewer it moves loads of later steps ahead and does from four steps a turn on (AVX2 6x2); with
+-- none it leaves B in memory, and does not (4x3).
 local ENOUGH_SPARE <const>, TIGHT_UNROLL <const> = 3, 2
 local FEW_REGISTERS <const> = 16
 
@@ -26,8 +27,8 @@ end
 local L2_BANDWIDTH <const> = 32
 
 -- What a step of few accumulators takes beyond the FMA latency: nothing hides a late load (AVX2,
--- 2x4x64: 2x4 takes 8 % longer than 4x3).
-local SLACK <const> = 0.1
+-- 2x4x64: 2x4 and 4x2 take 8 % longer than 4x3).
+local SLACK <const> = 0.15
 
 -- Cycles of one step along the depth: the FMA pipes, the load ports or the FMA latency decide. Half
 -- a cycle stands for loop and address work that small tiles repeat more often; a little more for
@@ -131,7 +132,8 @@ function tiles.depth_unroll(name, problem, machine, depth, rows, vectors, straig
     if problem.unroll == "tiles" then return 1 end
     -- enough multiply-adds a turn to hide the loop, no more: every step costs code
     local wanted = tile_area >= 48 and 1 or tile_area >= 24 and 2 or tile_area >= 12 and 4 or 8
-    if rows > 1 and spare_registers(rows, vectors, machine) < ENOUGH_SPARE then
+    local spare <const> = spare_registers(rows, vectors, machine)
+    if rows > 1 and spare > 0 and spare < ENOUGH_SPARE then
         wanted = math.min(wanted, TIGHT_UNROLL)
     end
     return depth * tile_area <= 128 and depth or math.min(wanted, depth)
