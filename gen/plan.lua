@@ -172,8 +172,11 @@ local function build_plan(problem, isa_numbers, straight)
         built.defer.output = problem.output_projection and "heads" or nil
     end
     if problem.output_projection then
+        local attention_plan <const> = built.attention
         built.output = add_product(projection.build("o", "output", problem, machine,
             { rows = problem.query_rows, depth = H * out_width, columns = problem.d_model,
+                input_blocks = attention_plan.in_place and { rows = attention_plan.output_rows,
+                    heads = H, items = attention_plan.items } or nil,
                 items = problem.batch, bounded = bounded.o, bias = fold.biases.o,
                 packed_base = packed, straight = straight }))
         built.output.interleaved = along_heads
@@ -184,7 +187,8 @@ local function build_plan(problem, isa_numbers, straight)
             for v = 0, group.vectors - 1 do group.vector_offsets[v + 1] = v * lanes end
         end
         built.concat_offset = add_buffer(shared, "heads", problem.query_rows * H * out_width,
-            "concatenated heads " .. (along_heads and "[row][dim][head]" or "[row][head][dim]"))
+            "concatenated heads " .. (attention_plan.in_place and "[vector][dim][row][head]"
+                or along_heads and "[row][dim][head]" or "[row][head][dim]"))
     end
 
     built.part_buffers = orientation.part_buffers(attended, built.attention,

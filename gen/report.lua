@@ -67,6 +67,7 @@ local orientation_names <const> = { queries = "queries", dims = "the head", head
 local function scores_report(attention)
     local data <const> = { orientation = attention.orientation, reason = attention.reason,
         keys_prefetched_ahead = attention.key_ahead,
+        items_a_vector = attention.items and attention.items > 1 and attention.items or nil,
         blocks = {} }
     for i, block in ipairs(attention.blocks) do
         data.blocks[i] = { count = block.count, queries = block.queries or block.rows,
@@ -150,7 +151,8 @@ function report.lines(data)
         put("attention: %d block%s of %d %s, context row tiles %s", block.count,
             block.count == 1 and "" or "s", block.queries, block.vectors
                 and (block.lanes_a_query and ("queries (%d lanes each)"):format(
-                    block.lanes_a_query) or ("queries (%d vectors)"):format(block.vectors))
+                    block.lanes_a_query) or ("queries%s (%d vectors)"):format(
+                        scores.items_a_vector and " of two items" or "", block.vectors))
                 or "query rows, the heads of a kv head stacked", block.context_row_tiles)
     end
     if scores.orientation == "dims" then

@@ -61,7 +61,8 @@ return {
         load_part = { text = "_mm256_maskload_ps($1, first_lanes($2))", helper = "first_lanes" },
         broadcast = { text = "_mm256_broadcast_ss($1)" },
         spread = { text = "spread($1, $2)", helper = "spread" },
-        spread_both = { text = "spread_both($1, $2, $3)", helper = "spread_both" },
+        zip_low = { text = "zip_low($1, $2, $3)", helper = "zip_low" },
+        zip_high = { text = "zip_high($1, $2, $3)", helper = "zip_high" },
         join = { text = "join_half($1, $2, $3, $4)", helper = "join_half" },
         split = { text = "split_half($1, $2, $3, $4, $5)", helper = "split_half" },
         store = { text = "_mm256_storeu_ps($1, $2)" },
@@ -114,22 +115,26 @@ static inline __m256 spread(const float *src, size_t group)
     return _mm256_castsi256_ps(_mm256_broadcastq_epi64(two)); /* one load in gcc, as integers */
 }
 ]] },
-        spread_both = { text = [[
-/* The group at src in every place of the lower half, the one `stride` behind it in the upper. */
-static inline __m256 spread_both(const float *src, size_t stride, size_t group)
+        zip_low = { text = [[
+/* Groups of 2 or 4 floats of a and b in turn: those of the lower halves. */
+static inline __m256 zip_low(__m256 a, __m256 b, size_t group)
 {
-    const float *next = src + stride;
-    __m128 low, high;
-    if (group == 4) {
-        low = _mm_loadu_ps(src);
-        high = _mm_loadu_ps(next);
-    } else {
-        const __m128i two = _mm_loadl_epi64((const __m128i *)(const void *)src);
-        const __m128i other = _mm_loadl_epi64((const __m128i *)(const void *)next);
-        low = _mm_castpd_ps(_mm_movedup_pd(_mm_castsi128_pd(two)));
-        high = _mm_castpd_ps(_mm_movedup_pd(_mm_castsi128_pd(other)));
-    }
-    return _mm256_insertf128_ps(_mm256_castps128_ps256(low), high, 1);
+    if (group == 4)
+        return _mm256_permute2f128_ps(a, b, 0x20);
+    const __m256d even = _mm256_unpacklo_pd(_mm256_castps_pd(a), _mm256_castps_pd(b));
+    const __m256d odd = _mm256_unpackhi_pd(_mm256_castps_pd(a), _mm256_castps_pd(b));
+    return _mm256_castpd_ps(_mm256_permute2f128_pd(even, odd, 0x20));
+}
+]] },
+        zip_high = { text = [[
+/* Groups of 2 or 4 floats of a and b in turn: those of the upper halves. */
+static inline __m256 zip_high(__m256 a, __m256 b, size_t group)
+{
+    if (group == 4)
+        return _mm256_permute2f128_ps(a, b, 0x31);
+    const __m256d even = _mm256_unpacklo_pd(_mm256_castps_pd(a), _mm256_castps_pd(b));
+    const __m256d odd = _mm256_unpackhi_pd(_mm256_castps_pd(a), _mm256_castps_pd(b));
+    return _mm256_castpd_ps(_mm256_permute2f128_pd(even, odd, 0x31));
 }
 ]] },
         lane_table = { text = [[

@@ -154,7 +154,8 @@ return {
         load_part = { text = "_mm512_maskz_loadu_ps((__mmask16)((1u << $2) - 1u), $1)" },
         broadcast = { text = "_mm512_set1_ps(*($1))" },
         spread = { text = "spread($1, $2)", helper = "spread" },
-        spread_both = { text = "spread_both($1, $2, $3)", helper = "spread_both" },
+        zip_low = { text = "zip_low($1, $2, $3)", helper = "zip_low" },
+        zip_high = { text = "zip_high($1, $2, $3)", helper = "zip_high" },
         join = { text = "join($1, $2, $3, $4)", helper = "join" },
         split = { text = "split($1, $2, $3, $4, $5)", helper = "split" },
         store = { text = "_mm512_storeu_ps($1, $2)" },
@@ -209,23 +210,28 @@ static inline __m512 spread(const float *src, size_t group)
     return _mm512_castsi512_ps(_mm512_broadcastq_epi64(two)); /* one load in gcc, as integers */
 }
 ]] },
-        spread_both = { text = [[
-/* The group at src in every place of the lower half, the one `stride` behind it in the upper. */
-static inline __m512 spread_both(const float *src, size_t stride, size_t group)
+        zip_low = { text = [[
+/* Groups of 2, 4 or 8 floats of a and b in turn: those of the lower halves. */
+static inline __m512 zip_low(__m512 a, __m512 b, size_t group)
 {
-    const float *next = src + stride;
-    if (group == 8) {
-        const __m512 low = _mm512_castps256_ps512(_mm256_loadu_ps(src));
-        return _mm512_insertf32x8(low, _mm256_loadu_ps(next), 1);
-    }
-    if (group == 4) {
-        const __m512 all = _mm512_broadcast_f32x4(_mm_loadu_ps(src));
-        return _mm512_mask_broadcast_f32x4(all, 0xff00, _mm_loadu_ps(next));
-    }
-    const __m128i two = _mm_loadl_epi64((const __m128i *)(const void *)src);
-    const __m128i other = _mm_loadl_epi64((const __m128i *)(const void *)next);
-    const __m512d all = _mm512_broadcastsd_pd(_mm_castsi128_pd(two));
-    return _mm512_castpd_ps(_mm512_mask_broadcastsd_pd(all, 0xf0, _mm_castsi128_pd(other)));
+    if (group == 8)
+        return _mm512_shuffle_f32x4(a, b, 0x44);
+    const __m512i order = group == 4 ? _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0)
+        : _mm512_set_epi64(11, 3, 10, 2, 9, 1, 8, 0);
+    return _mm512_castpd_ps(
+        _mm512_permutex2var_pd(_mm512_castps_pd(a), order, _mm512_castps_pd(b)));
+}
+]] },
+        zip_high = { text = [[
+/* Groups of 2, 4 or 8 floats of a and b in turn: those of the upper halves. */
+static inline __m512 zip_high(__m512 a, __m512 b, size_t group)
+{
+    if (group == 8)
+        return _mm512_shuffle_f32x4(a, b, 0xee);
+    const __m512i order = group == 4 ? _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4)
+        : _mm512_set_epi64(15, 7, 14, 6, 13, 5, 12, 4);
+    return _mm512_castpd_ps(
+        _mm512_permutex2var_pd(_mm512_castps_pd(a), order, _mm512_castps_pd(b)));
 }
 ]] },
         join = { needs = { "join_half" }, text = [[

@@ -36,13 +36,17 @@ isa.vocabulary = {
     -- groups of $group floats, a power of two below the lanes: one of them in every place; one from
     -- each of $count rows, zeros behind; and back to the rows
     spread = { result = "vec", args = { "mem", "group" }, meaning = "$1[$lane % $2]" },
-    -- the same for each half of a vector
-    spread_both = { result = "vec", args = { "mem", "stride", "group" },
-        meaning = "$1[2 * $lane / LANES * $2 + $lane % $3]" },
     join = { result = "vec", args = { "mem", "stride", "group", "groups" },
         meaning = "$lane / $3 < $4 ? $1[$lane / $3 * $2 + $lane % $3] : 0.0f" },
     split = { args = { "mem", "vec", "stride", "group", "groups" },
         meaning = "if ($lane / $4 < $5) $1[$lane / $4 * $3 + $lane % $4] = $2" },
+    -- groups of two vectors in turn: those of their lower halves, of their upper halves
+    zip_low = { result = "vec", args = { "lanes", "lanes", "group" },
+        meaning = "$lane / $3 % 2 == 0 ? $1[$lane / $3 / 2 * $3 + $lane % $3] "
+            .. ": $2[$lane / $3 / 2 * $3 + $lane % $3]" },
+    zip_high = { result = "vec", args = { "lanes", "lanes", "group" },
+        meaning = "$lane / $3 % 2 == 0 ? $1[LANES / 2 + $lane / $3 / 2 * $3 + $lane % $3] "
+            .. ": $2[LANES / 2 + $lane / $3 / 2 * $3 + $lane % $3]" },
     store = { args = { "mem", "vec" }, meaning = "$1[$lane] = $2" },
     store_part = { args = { "mem", "vec", "count" }, meaning = "if ($lane < $3) $1[$lane] = $2" },
     add = { result = "vec", args = { "vec", "vec" }, meaning = "$1 + $2" },

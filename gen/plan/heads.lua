@@ -4,6 +4,8 @@
 -- element of every head: scores and context are element-wise, without sums across lanes or
 -- transposes. Where there are fewer heads than lanes, a vector holds the heads of several queries;
 -- keys and values are then repeated for each. With more heads, vectors take their heads in turn.
+-- Two items whose queries fill half a vector each are one with the heads of both: their rows are
+-- put together first, [dim][item][head].
 local attention <const> = require("gen.plan.attention")
 local numbers <const> = require("gen.plan.numbers")
 local tiles <const> = require("gen.plan.tiles")
@@ -68,34 +70,51 @@ local function text_ops(problem, planned)
     return ops
 end
 
+-- How many items share a vector, and whether outputs stay as they are computed: a vector of queries
+-- after the other, [dim][query][head], from where the output projection takes its factors.
+local function share_vectors(problem, lanes)
+    local rows <const>, forced <const> = lanes // problem.heads, problem.plan.output or {}
+    local both <const> = 2 * problem.seq_len == rows and problem.batch % 2 == 0
+    local in_place <const> = rows > 2 and (both or problem.seq_len % rows == 0)
+        and not (forced.rows or forced.vectors or forced.unroll)
+    return both and in_place and 2 or 1, in_place
+end
+
+-- Floats of a row of two items with `width` dims a head: whole vectors of each.
+function heads.pair_row(problem, width, lanes)
+    return 2 * numbers.round_up(width * problem.heads, lanes)
+end
+
+-- Dims of a context tile: it is as wide as its block of `vectors` vectors.
+local function choose_dim_rows(problem, machine, vectors, width)
+    local most <const> = math.max(1, (machine.registers - 1) // vectors - 1)
+    local forced <const> = problem.plan.context or {}
+    if forced.vectors and forced.vectors ~= vectors then
+        numbers.refuse("plan.context.vectors", forced.vectors,
+            'orientation "heads" has tiles as wide as those of the scores',
+            ("%d, or not given"):format(vectors))
+    end
+    if forced.rows and forced.rows > most then
+        numbers.refuse("plan.context.rows", forced.rows, "needs too many vector registers",
+            ("at most %d with tiles of %d vectors on %s"):format(most, vectors, machine.name))
+    end
+    return math.min(forced.rows or most, width)
+end
+
 -- widths: {score, value}: depth of the scores and width of the values, a head.
 function heads.build(problem, machine, widths, straight)
     local lanes <const>, H <const> = machine.lanes, problem.heads
-    local group <const> = math.min(H, lanes)
+    local items <const>, in_place <const> = share_vectors(problem, lanes)
+    local group <const> = math.min(items * H, lanes)
     local queries_each <const> = lanes // group
-    -- two items share a vector that the queries of one fill by half
-    local items <const> = 2 * problem.seq_len == queries_each and problem.batch % 2 == 0 and 2 or 1
-    local seq_len <const>, batch <const> = items * problem.seq_len, problem.batch // items
+    local seq_len <const>, batch <const> = problem.seq_len, problem.batch // items
     local vectors <const> = ceil_div(seq_len, queries_each)
     local scores <const> = tiles.choose("scores", problem, machine,
         -- what hides the latency is enough: exp2 of a tile needs registers of its own
         { vectors = vectors, depth = widths.score,
             sums = machine.target.fma_latency * machine.target.fma_pipes },
         function(rows) return split_even(problem.kv_len, rows) end)
-    -- a block's context is one tile wide: its vectors are the scores'
-    local most <const> = math.max(1, (machine.registers - 1) // scores.vectors - 1)
-    local forced <const> = problem.plan.context or {}
-    if forced.vectors and forced.vectors ~= scores.vectors then
-        numbers.refuse("plan.context.vectors", forced.vectors,
-            'orientation "heads" has tiles as wide as those of the scores',
-            ("%d, or not given"):format(scores.vectors))
-    end
-    if forced.rows and forced.rows > most then
-        numbers.refuse("plan.context.rows", forced.rows, "needs too many vector registers",
-            ("at most %d with tiles of %d vectors on %s"):format(most, scores.vectors,
-                machine.name))
-    end
-    local dim_rows <const> = math.min(forced.rows or most, widths.value)
+    local dim_rows <const> = choose_dim_rows(problem, machine, scores.vectors, widths.value)
     local blocks <const> = attention.query_blocks(seq_len, queries_each,
         scores.column_groups)
     local width, cycles, block_count = 0, 0.0, 0
@@ -109,11 +128,10 @@ function heads.build(problem, machine, widths, straight)
     end
     local key_groups <const> = scores.row_groups
     local one_tile <const> = #key_groups == 1 and key_groups[1].count == 1
-    local head_vectors <const> = H // group
+    local head_vectors <const> = items * H // group
     -- as many dims as a vector has queries are transposed at once; two of each are as well joined
-    local function regroups(floats)
-        return queries_each > 2 and seq_len % queries_each == 0 and floats % queries_each == 0
-    end
+    local regroups_queries <const> = queries_each > 2 and seq_len % queries_each == 0
+        and widths.score % queries_each == 0 and problem.fold.query_scale == 1.0
     local planned <const> = {
         orientation = "heads", lanes = lanes, group = group, queries_each = queries_each,
         items = items,
@@ -126,10 +144,11 @@ function heads.build(problem, machine, widths, straight)
         context_vectors = scores.vectors,
         context_unroll = tiles.depth_unroll("context", problem, machine, problem.kv_len,
             dim_rows, scores.vectors, straight),
-        regroups_queries = regroups(widths.score) and problem.fold.query_scale == 1.0,
-        regroups_values = regroups(widths.value),
+        regroups_queries = regroups_queries, in_place = in_place,
+        -- queries of a vector whose outputs follow each other
+        output_rows = in_place and items * queries_each or nil,
         -- the only tile of keys takes its queries from where they are
-        gathers = problem.fold.query_scale ~= 1.0 or regroups(widths.score)
+        gathers = problem.fold.query_scale ~= 1.0 or regroups_queries
             or queries_each > 1 and not one_tile,
         key_block = problem.kv_len, straight = straight,
         -- as with lanes along queries
@@ -143,16 +162,20 @@ function heads.build(problem, machine, widths, straight)
 end
 
 -- The buffers of one part.
-function heads.part_buffers(_, planned, widths)
+function heads.part_buffers(problem, planned, widths)
     local list <const> = { floats = 0 }
     local width <const> = planned.width
+    if planned.items > 1 then
+        for _, one in ipairs({ { "query", problem.seq_len, widths.score },
+            { "key", problem.kv_len, widths.score }, { "value", problem.kv_len, widths.value } }) do
+            numbers.add_buffer(list, one[1] .. "_pairs",
+                one[2] * heads.pair_row(problem, one[3], planned.lanes),
+                ("%s rows of both items: [row][dim][item][head]"):format(one[1]))
+        end
+    end
     if planned.gathers then
         numbers.add_buffer(list, "queries", widths.score * width,
             "query block: [head_dim][query][head]")
-    end
-    if planned.regroups_values then
-        numbers.add_buffer(list, "outputs", widths.value * width,
-            "output of the block: [head_dim][query][head]")
     end
     numbers.add_buffer(list, "scores", planned.key_block * width,
         "weights before division: [key][query][head]")

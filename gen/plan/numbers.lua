@@ -8,14 +8,16 @@ function numbers.ceil_div(a, b) return (a + b - 1) // b end
 
 function numbers.round_up(a, b) return numbers.ceil_div(a, b) * b end
 
--- Splits `total` into the fewest parts of at most `most`, as even as possible:
--- list of {count, size}, larger first.
-function numbers.split_even(total, most)
-    local parts <const> = numbers.ceil_div(total, most)
+-- Splits `total` into the fewest parts of at most `most`, as even as possible, each a multiple of
+-- `unit` (nil: 1) as `total` is: list of {count, size}, larger first.
+function numbers.split_even(total, most, unit)
+    unit = unit or 1
+    total = total // unit
+    local parts <const> = numbers.ceil_div(total, most // unit)
     local small <const>, larger <const> = total // parts, total % parts
     local groups <const> = {}
-    if larger > 0 then groups[#groups + 1] = { count = larger, size = small + 1 } end
-    groups[#groups + 1] = { count = parts - larger, size = small }
+    if larger > 0 then groups[#groups + 1] = { count = larger, size = (small + 1) * unit } end
+    groups[#groups + 1] = { count = parts - larger, size = small * unit }
     return groups
 end
 

@@ -48,7 +48,9 @@ end
 -- The projection `name` of stage `stage` ("project", "output") for shape {rows, items, depth,
 -- columns, head_width, bias, packed_base, straight}. Of an input with more rows an item
 -- (`input_rows`) only those from `first_row` on are read. `bounded`: rows beyond an item's length
--- are left out, so tiles may not straddle two items.
+-- are left out, so tiles may not straddle two items. `input_blocks` {rows, heads, items}: the input
+-- lies in blocks of so many rows, [depth / heads][row][head], where the rows of `items` items take
+-- turns; tiles are then whole blocks.
 function projection.build(name, stage, problem, machine, shape)
     local lanes <const> = machine.lanes
     shape.vectors = ceil_div(shape.columns, lanes)
@@ -60,11 +62,15 @@ function projection.build(name, stage, problem, machine, shape)
     elseif apart or shape.bounded then
         item_rows = shape.rows // shape.items
     end
+    local blocks <const> = shape.input_blocks
+    shape.row_unit = blocks and blocks.rows
     shape.sums = shape.vectors == 1 and most_sums(machine) or nil
     local tile <const> = tiles.choose(stage, problem, machine, shape,
-        function(rows) return split_even(item_rows, rows) end)
+        function(rows) return split_even(item_rows, rows, shape.row_unit) end)
     local groups <const>, packed_end <const> = panel_groups(tile.column_groups, lanes, shape.depth,
         shape.bias, shape.packed_base)
+    local unroll <const> = tiles.depth_unroll(stage, problem, machine, shape.depth, tile.rows,
+        tile.vectors, shape.straight)
     local blocked <const> = item_rows == shape.rows and not shape.straight
         and block_tiles(stage, problem, machine, shape, tile) or nil
     return {
@@ -82,9 +88,8 @@ function projection.build(name, stage, problem, machine, shape)
         tile_rows = tile.rows, tile_vectors = tile.vectors,
         cycles = tile.cycles * (shape.rows // item_rows), packed_end = packed_end,
         packed_floats = packed_end - shape.packed_base,
-        unroll = tiles.depth_unroll(stage, problem, machine, shape.depth, tile.rows, tile.vectors,
-            shape.straight),
-        straight = shape.straight,
+        unroll = blocks and math.min(shape.depth, round_up(unroll, blocks.heads)) or unroll,
+        input_blocks = blocks, straight = shape.straight,
     }
 end
 

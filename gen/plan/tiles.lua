@@ -87,11 +87,13 @@ end
 -- The cheapest legal tile for rows x vectors of a product of the given depth, or the user's.
 -- split_rows(rows) gives the row groups for a tile height; shape.sums: how many accumulators a tile
 -- may have where others need registers beside it; shape.computed(rows, column_groups): the fraction
--- of the product that is computed in such tiles (nil: all); shape.is_masked: masks and exp2 follow.
+-- of the product that is computed in such tiles (nil: all); shape.is_masked: masks and exp2 follow;
+-- shape.row_unit: tiles have a multiple of so many rows.
 function tiles.choose(name, problem, machine, shape, split_rows)
     local forced <const> = problem.plan[name] or {}
     local best
-    for rows = forced.rows or 1, forced.rows or machine.registers do
+    local unit <const> = shape.row_unit or 1
+    for rows = forced.rows or unit, forced.rows or machine.registers, unit do
         for vectors = forced.vectors or 1, forced.vectors or 8 do
             local fits <const> = tiles.tile_registers(rows, vectors) <= machine.registers
             if fits and (forced.rows or forced.vectors or rows * vectors

@@ -1,7 +1,8 @@
 -- The attention phase with lanes along heads (gen/plan/heads.lua): walks (item, vector of heads,
 -- block of queries). A row of q, k, v and of the concatenated heads is [dim][head]; a vector is one
 -- element of every head of one or several queries, so that scores, softmax and context are
--- element-wise.
+-- element-wise. Two items that share vectors are one with the heads of both.
+local heads_rows <const> = require("gen.stage.heads_rows")
 local ir <const> = require("gen.ir")
 local tile <const> = require("gen.tile")
 local softmax <const> = require("gen.stage.softmax")
@@ -15,8 +16,8 @@ local parameters <const> = {
     { "output", "out_rows" },
     { "scratch", "scratch" }, { "scratch", "queries" }, { "scratch", "scores" },
     { "scratch", "maxima" }, { "scratch", "references" }, { "scratch", "sums" },
-    { "scratch", "inverse_sums" }, { "scratch", "outputs" },
-    { "scratch", "trust" }, { "scratch", "strays" },
+    { "scratch", "inverse_sums" }, { "scratch", "trust" }, { "scratch", "strays" },
+    { "scratch", "query_pairs" }, { "scratch", "key_pairs" }, { "scratch", "value_pairs" },
 }
 
 -- Queries in vector `v` of the block.
@@ -29,36 +30,22 @@ end
 local function load_queries(block, ctx, name, from, v)
     local planned <const> = ctx.plan.attention
     if planned.queries_each == 1 then return block:let("vec", name, "load", from) end
-    return block:let("vec", name, "join", from, ir.index(ctx.plan.q.row),
+    return block:let("vec", name, "join", from, ir.index(ctx.q.row),
         ir.index(planned.group), ir.index(queries_in(ctx, v)))
 end
 
 -- The same element of a key or value for every query of a vector.
-local function spread(ctx, layout)
+local function spread(ctx)
     local planned <const> = ctx.plan.attention
     return function(block, name, from)
-        if planned.items > 1 then
-            return block:let("vec", name, "spread_both", from, ir.index(layout.batch),
-                ir.index(planned.group))
-        end
         if planned.queries_each == 1 then return block:let("vec", name, "load", from) end
         return block:let("vec", name, "spread", from, ir.index(planned.group))
     end
 end
 
 local function query_mem(ctx, k, v)
-    local plan <const> = ctx.plan
-    return ir.offset(ctx.query_rows, v * (plan.attention.queries_each * plan.q.row)
-        + k * plan.q.dim)
-end
-
--- Transposes the groups of all queries of the block, `dims` of them a query: between rows and
--- [dim][query][head].
-local function regroup(block, ctx, dims, visit)
-    local each <const> = ctx.plan.attention.queries_each
-    block:each("dims", dims // each, ctx.straight, function(body, i)
-        for v = 0, ctx.block.vectors - 1 do visit(body, i * each, v) end
-    end)
+    return ir.offset(ctx.query_rows, v * (ctx.plan.attention.queries_each * ctx.q.row)
+        + k * ctx.q.dim)
 end
 
 -- queries[d][vector] of the block, times the scale where it is not in the weights.
@@ -68,10 +55,15 @@ local function gather_queries(ctx)
         { ("%d queries as vectors of heads: [head_dim][query][head]."):format(
             ctx.block.queries) }, parameters, function(block)
             if plan.attention.regroups_queries then
-                regroup(block, ctx, plan.score_dim, function(body, d, v)
-                    body:run("regroup", query_mem(ctx, d, v), ir.index(plan.q.row),
-                        ir.offset(ctx.queries, d * ctx.block.width + v * ctx.lanes),
-                        ir.index(ctx.block.width), ir.index(plan.attention.group))
+                -- groups transposed: as many dims at once as a vector has queries
+                local each <const> = plan.attention.queries_each
+                block:each("dims", plan.score_dim // each, ctx.straight, function(body, i)
+                    for v = 0, ctx.block.vectors - 1 do
+                        body:run("regroup", query_mem(ctx, i * each, v), ir.index(ctx.q.row),
+                            ir.offset(ctx.queries, i * (each * ctx.block.width)
+                                + v * ctx.lanes),
+                            ir.index(ctx.block.width), ir.index(plan.attention.group))
+                    end
                 end)
                 return
             end
@@ -120,7 +112,7 @@ local function scores_function(ctx, group, base)
             each_tile(block, ctx, group, function(body, i)
                 local key0 <const> = i * rows + (ctx.straight and 0 or base)
                 local from <const> = body:pointer("pointer", "keys",
-                    ir.offset(ctx.key_rows, key0 * plan.k.row))
+                    ir.offset(ctx.key_rows, key0 * ctx.k.row))
                 local out <const> = tile.carry(function(r, v)
                     return ir.offset(ctx.scores, (key0 + r) * width + v * ctx.lanes)
                 end)
@@ -128,8 +120,8 @@ local function scores_function(ctx, group, base)
                     title = ("%d keys x %d vectors of queries"):format(rows, vectors),
                     rows = rows, vectors = vectors, registers = plan.machine.registers,
                     depth = plan.score_dim, unroll = planned.scores_unroll, index = ir.index,
-                    a = function(k, r) return ir.offset(from, k * plan.k.dim + r * plan.k.row) end,
-                    load_a = spread(ctx, plan.k),
+                    a = function(k, r) return ir.offset(from, k * ctx.k.dim + r * ctx.k.row) end,
+                    load_a = spread(ctx),
                     b = function(k, v)
                         return planned.gathers
                             and ir.offset(ctx.queries, k * width + v * ctx.lanes)
@@ -150,6 +142,22 @@ local function scores_function(ctx, group, base)
         end)
 end
 
+-- Dim r of vector v of the output, from dim `to` on.
+local function store_output(body, ctx, to, r, v, value)
+    local plan <const>, planned <const> = ctx.plan, ctx.plan.attention
+    if planned.in_place then
+        body:run("store", ir.offset(to, (v * plan.value_dim + r) * ctx.lanes), value)
+        return
+    end
+    local at <const> = ir.offset(to, r * plan.out.dim + v * (planned.queries_each * plan.out.row))
+    if planned.queries_each == 1 then
+        body:run("store", at, value)
+    else
+        body:run("split", at, value, ir.index(plan.out.row), ir.index(planned.group),
+            ir.index(queries_in(ctx, v)))
+    end
+end
+
 -- Weighted values of dims in tiles of one height, divided by the sums; straight-line code has one
 -- tile.
 local function context_function(ctx, group, base)
@@ -168,17 +176,17 @@ local function context_function(ctx, group, base)
             each_tile(block, ctx, group, function(body, i)
                 local dim0 <const> = i * rows + (ctx.straight and 0 or base)
                 local from <const> = body:pointer("pointer", "values",
-                    ir.offset(ctx.value_rows, dim0 * plan.v.dim))
-                local to <const> = body:pointer("writable", "to", planned.regroups_values
-                    and ir.offset(ctx.outputs, dim0 * width)
-                    or ir.offset(ctx.out_rows, dim0 * plan.out.dim))
+                    ir.offset(ctx.value_rows, dim0 * ctx.v.dim))
+                local to <const> = body:pointer("writable", "to",
+                    ir.offset(ctx.out_rows, dim0 * (planned.in_place and ctx.lanes
+                        or plan.out.dim)))
                 local c <const> = tile.product(body, {
                     title = ("%d dims x %d vectors of queries"):format(rows, vectors),
                     rows = rows, vectors = vectors, registers = plan.machine.registers,
                     depth = ctx.problem.kv_len, unroll = planned.context_unroll,
                     index = ir.index,
-                    a = function(k, r) return ir.offset(from, k * plan.v.row + r * plan.v.dim) end,
-                    load_a = spread(ctx, plan.v),
+                    a = function(k, r) return ir.offset(from, k * ctx.v.row + r * ctx.v.dim) end,
+                    load_a = spread(ctx),
                     b = function(k, v)
                         return ir.offset(ctx.scores, k * width + v * ctx.lanes)
                     end,
@@ -187,34 +195,9 @@ local function context_function(ctx, group, base)
                     for v = 0, vectors - 1 do
                         local value <const> = body:let("vec", ("o%d_%d"):format(r, v), "mul",
                             c[r][v], "inverse" .. v)
-                        local at <const> = ir.offset(to, r * plan.out.dim
-                            + v * (planned.queries_each * plan.out.row))
-                        if planned.regroups_values then
-                            body:run("store", ir.offset(to, r * width + v * ctx.lanes), value)
-                        elseif planned.queries_each == 1 then
-                            body:run("store", at, value)
-                        else
-                            body:run("split", at, value, ir.index(plan.out.row),
-                                ir.index(planned.group), ir.index(queries_in(ctx, v)))
-                        end
+                        store_output(body, ctx, to, r, v, value)
                     end
                 end
-            end)
-        end)
-end
-
--- Rows of heads from the outputs of the block.
-local function scatter_outputs(ctx)
-    local plan <const>, width <const> = ctx.plan, ctx.block.width
-    local planned <const> = plan.attention
-    return ir.func("scatter_outputs" .. ctx.suffix,
-        { ("Outputs of %d queries, from [head_dim][query][head] to rows."):format(
-            ctx.block.queries) }, parameters, function(block)
-            regroup(block, ctx, plan.value_dim, function(body, d, v)
-                body:run("regroup", ir.offset(ctx.outputs, d * width + v * ctx.lanes),
-                    ir.index(width), ir.offset(ctx.out_rows,
-                        v * (planned.queries_each * plan.out.row) + d * plan.out.dim),
-                    ir.index(plan.out.row), ir.index(planned.group))
             end)
         end)
 end
@@ -228,51 +211,68 @@ local function each_group(groups, visit)
     end
 end
 
+-- Appends the weights of the block of ctx, and the inverse sums, to `body`.
+local function add_weights(phase, body, ctx)
+    local planned <const> = ctx.plan.attention
+    heads_rows.pair(phase, body, ctx, "query", ctx.q)
+    heads_rows.pair(phase, body, ctx, "key", ctx.k)
+    if planned.gathers then body:call(phase:add(gather_queries(ctx))) end
+    body:call(phase:add(softmax.start(ctx)))
+    local tiles_of <const> = {} -- by function: its group and first key
+    local function build_scores(of)
+        local makers <const> = {}
+        each_group(planned.key_groups, function(group, first)
+            local fn <const> = scores_function(of, group, first)
+            tiles_of[fn] = { group = group, first = first }
+            makers[#makers + 1] = fn
+        end)
+        return makers
+    end
+    weights.add(phase, body, ctx, build_scores, function(to, fn)
+        local of <const> = tiles_of[fn]
+        if not of then
+            to:call(fn)
+            return
+        end
+        call_tiles(to, ctx, fn, of.group, of.first, function(key)
+            return { [ctx.key_rows.base] = ir.offset(ctx.key_rows, key * ctx.k.row),
+                scores = ir.offset(ctx.scores, key * ctx.block.width) }
+        end)
+    end)
+    body:call(phase:add(softmax.finish(ctx)))
+end
+
+-- Appends the outputs of the block of ctx to `body`.
+local function add_context(phase, body, ctx)
+    local plan <const>, planned <const> = ctx.plan, ctx.plan.attention
+    heads_rows.pair(phase, body, ctx, "value", ctx.v)
+    each_group(planned.dim_groups, function(group, first)
+        local fn <const> = phase:add(context_function(ctx, group, first))
+        call_tiles(body, ctx, fn, group, first, function(dim)
+            return { [ctx.value_rows.base] = ir.offset(ctx.value_rows, dim * ctx.v.dim),
+                out_rows = ir.offset(ctx.out_rows, dim * (planned.in_place and ctx.lanes
+                    or plan.out.dim)) }
+        end)
+    end)
+end
+
 -- The function that attends for one kind of block of queries.
 local function build_block(phase, plan, block, suffix)
-    local planned <const>, problem <const> = plan.attention, plan.attention.problem
+    local problem <const> = plan.attention.problem
     local ctx <const> = { plan = plan, problem = problem, block = block, suffix = suffix,
         lanes = plan.machine.lanes, straight = plan.straight, parameters = parameters }
     for _, param in ipairs(parameters) do ctx[param[2]] = ir.mem(param[2]) end
+    ctx.q = heads_rows.read(ctx, "query", plan.q, problem.seq_len, plan.score_dim)
+    ctx.k = heads_rows.read(ctx, "key", plan.k, problem.kv_len, plan.score_dim)
+    ctx.v = heads_rows.read(ctx, "value", plan.v, problem.kv_len, plan.value_dim)
     return phase:add(ir.func("attend" .. suffix,
         { ("Attention of one vector of heads for %d queries."):format(block.queries) },
         parameters, function(body)
             for _, buffer in ipairs(plan.part_buffers) do
                 body:let("writable", buffer.name, "address", ir.mem("scratch", buffer.offset))
             end
-            if planned.gathers then body:call(phase:add(gather_queries(ctx))) end
-            body:call(phase:add(softmax.start(ctx)))
-            local tiles_of <const> = {} -- by function: its group and first key
-            local function build_scores(of)
-                local makers <const> = {}
-                each_group(planned.key_groups, function(group, first)
-                    local fn <const> = scores_function(of, group, first)
-                    tiles_of[fn] = { group = group, first = first }
-                    makers[#makers + 1] = fn
-                end)
-                return makers
-            end
-            weights.add(phase, body, ctx, build_scores, function(to, fn)
-                local of <const> = tiles_of[fn]
-                if not of then
-                    to:call(fn)
-                    return
-                end
-                call_tiles(to, ctx, fn, of.group, of.first, function(key)
-                    return { key_rows = ir.offset(ctx.key_rows, key * plan.k.row),
-                        scores = ir.offset(ctx.scores, key * block.width) }
-                end)
-            end)
-            body:call(phase:add(softmax.finish(ctx)))
-            each_group(planned.dim_groups, function(group, first)
-                local fn <const> = phase:add(context_function(ctx, group, first))
-                call_tiles(body, ctx, fn, group, first, function(dim)
-                    return { value_rows = ir.offset(ctx.value_rows, dim * plan.v.dim),
-                        out_rows = ir.offset(ctx.out_rows, dim * plan.out.dim),
-                        outputs = ir.offset(ctx.outputs, dim * block.width) }
-                end)
-            end)
-            if planned.regroups_values then body:call(phase:add(scatter_outputs(ctx))) end
+            add_weights(phase, body, ctx)
+            add_context(phase, body, ctx)
         end))
 end
 

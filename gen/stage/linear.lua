@@ -15,6 +15,25 @@ local LINE_FLOATS <const> = 16
 local parameters <const> = { { "input", "input" }, { "input", "panel" },
     { "input", "next_panel" }, { "output", "out" }, { "size", "first" }, { "size", "last" } }
 
+-- Floats from the first row of the input to row `row`; to the blocks' first rows where it varies.
+local function row_offset(projection, options, row)
+    local blocks <const>, known <const> = projection.input_blocks, ir.constant(row)
+    if not blocks then return row * options.input_row end
+    if not known then return row * projection.depth end
+    local at <const>, each <const> = known % blocks.rows, blocks.rows // blocks.items
+    return (known - at) * projection.depth
+        + (at % each * blocks.items + at // each) * blocks.heads
+end
+
+-- Floats from the start of a row to its element k.
+local function element_offset(projection, k)
+    local blocks <const> = projection.input_blocks
+    if not blocks then return k end
+    -- what varies is a multiple of the heads
+    local head <const> = k.constant % blocks.heads
+    return (k + -head) * blocks.rows + head
+end
+
 -- The tile_index-th tile of `rows` rows.
 local function emit_tile(block, plan, projection, group, options, tile_index, rows)
     local row <const> = tile_index * rows
@@ -22,7 +41,7 @@ local function emit_tile(block, plan, projection, group, options, tile_index, ro
     local width <const> = group.vectors * lanes
     local weights_at <const> = projection.bias and width or 0
     local from <const> = block:pointer("pointer", "in_rows",
-        ir.mem("input", row * options.input_row))
+        ir.mem("input", row_offset(projection, options, row)))
     local function place(r, v)
         return ir.mem("out", (row + r) * options.output_row + group.vector_offsets[v + 1])
     end
@@ -43,7 +62,10 @@ local function emit_tile(block, plan, projection, group, options, tile_index, ro
         title = ("%d rows x %d columns"):format(rows, width),
         rows = rows, vectors = group.vectors, registers = plan.machine.registers,
         depth = projection.depth, unroll = projection.unroll, index = ir.index,
-        a = function(k, r) return ir.offset(from, k + r * options.input_row) end,
+        a = function(k, r)
+            return ir.offset(from, element_offset(projection, k)
+                + row_offset(projection, options, r))
+        end,
         b = function(k, v) return ir.mem("panel", k * width + v * lanes + weights_at) end,
         start = projection.bias
             and function(_, v) return "load", ir.mem("panel", v * lanes) end or nil,
@@ -274,7 +296,8 @@ function linear.build(phase, plan, projection, group, options)
         local at <const> = panel * group.panel_floats + group.offset
         body:call(run.fn, { panel = ir.mem("weights", at),
             next_panel = share and ir.mem("weights", at + done * share + group.panel_floats),
-            input = ir.offset(input, item * options.input_item + first_row * options.input_row),
+            input = ir.offset(input, item * options.input_item
+                + row_offset(projection, options, first_row)),
             out = ir.offset(out, item * output_item + first_row * options.output_row),
             first = first, last = last })
     end

@@ -80,9 +80,10 @@ function TestHeadsPlan:test_queries_and_heads_are_covered_once()
             lu.assertTrue(block.queries <= block.vectors * attention.queries_each, label)
             first = first + block.count * block.queries
         end
-        lu.assertEquals(first, attention.items * built.problem.seq_len, label)
+        lu.assertEquals(first, built.problem.seq_len, label)
         lu.assertTrue(attention.items == 1 or first == attention.queries_each, label)
-        lu.assertEquals(attention.group * attention.head_vectors, built.problem.heads, label)
+        lu.assertEquals(attention.group * attention.head_vectors,
+            attention.items * built.problem.heads, label)
         lu.assertEquals(attention.group * attention.queries_each, built.machine.lanes, label)
     end)
 end
@@ -108,6 +109,41 @@ function TestHeadsPlan:test_rows_are_interleaved()
         end
         for _, product in ipairs(built.products) do lu.assertTrue(product.interleaved, label) end
     end)
+end
+
+function TestHeadsPlan:test_two_items_share_vectors_that_one_fills_by_half()
+    local half <const> = { d_model = 16, heads = 2 }
+    lu.assertEquals(build_plan(layer(half), "avx512").attention.items, 2)
+    lu.assertEquals(build_plan(layer(half), "avx2").attention.items, 1)
+    half.batch = 3
+    lu.assertEquals(build_plan(layer(half), "avx512").attention.items, 1)
+end
+
+function TestHeadsPlan:test_outputs_stay_where_they_are_computed()
+    local function output(more, isa_name)
+        local fields <const> = along_heads(more)
+        fields.plan.output = more.output
+        fields.output = nil
+        return build_plan(fields, isa_name).output
+    end
+    local narrow <const> = { d_model = 16, heads = 2 }
+    lu.assertEquals(output(narrow, "avx512").input_blocks, { rows = 8, heads = 2, items = 2 })
+    lu.assertEquals(output(narrow, "avx2").input_blocks, { rows = 4, heads = 2, items = 1 })
+    -- tiles of whole blocks, and turns of whole groups of heads
+    for batch = 1, 40, 13 do
+        local loops <const> = output({ d_model = 36, heads = 4, head_dim = 9, batch = batch,
+            seq_len = 12 }, "avx512")
+        lu.assertEquals(loops.input_blocks, { rows = 4, heads = 4, items = 1 })
+        lu.assertEquals(loops.unroll % 4, 0)
+        local rows = 0
+        for _, group in ipairs(loops.row_groups) do
+            lu.assertEquals(group.size % 4, 0)
+            rows = rows + group.count * group.size
+        end
+        lu.assertEquals(rows, 12 * batch)
+    end
+    lu.assertNil(output({ d_model = 16, heads = 2, output = { rows = 3 } }, "avx512").input_blocks)
+    lu.assertNil(output({ d_model = 16, heads = 2, seq_len = 5 }, "avx512").input_blocks)
 end
 
 TestHeadsRefusals = {}

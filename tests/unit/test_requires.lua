@@ -31,7 +31,7 @@ local ORDER <const> = {
     { "stage/exact_rows" },
     { "stage/softmax" },
     { "stage/project", "stage/scores", "stage/context", "stage/output", "stage/cache" },
-    { "stage/dims_scores", "stage/weights" },
+    { "stage/dims_scores", "stage/heads_rows", "stage/weights" },
     { "stage/dims_softmax", "stage/dims_context" },
     { "stage/attention", "stage/dims", "stage/heads" },
     { "stages", "split" },

@@ -501,12 +501,18 @@ static void drive_mem_group(const operation *op)
         try_places(op, &in, in.group);
 }
 
-/* Two groups, for ops that fill halves. */
-static void drive_mem_stride_group(const operation *op)
+static void drive_vec_vec_group(const operation *op)
 {
     operands in = blank();
-    for (in.group = 2; in.group < LANES && !failed; in.group *= 2)
-        try_places(op, &in, 2 * in.group + STRIDE_EXTRA);
+    for (in.group = 2; in.group < LANES && !failed; in.group *= 2) {
+        for (size_t i = 0; i < EDGES + 100 && !failed; i++) {
+            for (size_t lane = 0; lane < LANES; lane++) {
+                in.vec[0][lane] = i < EDGES ? edge(i + lane) : near_one();
+                in.vec[1][lane] = i < EDGES ? edge(i + LANES + lane) : near_one();
+            }
+            try_once(op, &in);
+        }
+    }
 }
 
 static void drive_mem_stride_group_groups(const operation *op)

@@ -23,9 +23,11 @@ local ROUNDS <const> = {
         spread = function(ops)
             return { text = ops.spread.text:gsub("%$1", "$1 + 1"), helper = ops.spread.helper }
         end,
-        spread_both = function(ops)
-            return { text = ops.spread_both.text:gsub("%$1", "$1 + 1"),
-                helper = ops.spread_both.helper }
+        zip_low = function(ops)
+            return { text = swap(ops.zip_low.text, "1", "2"), helper = ops.zip_low.helper }
+        end,
+        zip_high = function(ops)
+            return { text = swap(ops.zip_high.text, "1", "2"), helper = ops.zip_high.helper }
         end,
         join = function(ops)
             return { text = ops.join.text:gsub("%$1", "$1 + 1"), helper = ops.join.helper }
@@ -77,10 +79,8 @@ local ROUNDS <const> = {
         prefetch_soon = function() return { text = "*($1) = 0.0f" } end,
     },
     {
-        spread_both = function(ops)
-            return { text = ops.spread_both.text:gsub("%$2", "($2 + 1)"),
-                helper = ops.spread_both.helper }
-        end,
+        zip_low = function(ops) return ops.zip_high end,
+        zip_high = function(ops) return ops.zip_low end,
         join = function(ops)
             return { text = ops.join.text:gsub("%$4", "($4 - 1)"), helper = ops.join.helper }
         end,
@@ -162,7 +162,7 @@ end
 
 -- Ops that do nothing on this ISA, so that nothing can be wrong with them: one lane has no part and
 -- no group.
-local UNUSED <const> = { spread = true, spread_both = true, join = true, split = true,
+local UNUSED <const> = { spread = true, zip_low = true, zip_high = true, join = true, split = true,
     regroup_block = true }
 function M.is_unused(data, op)
     return data.lanes == 1 and (UNUSED[op] or op:find("_part$") ~= nil)
