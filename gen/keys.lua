@@ -277,13 +277,17 @@ scores_fields[#scores_fields + 1] = { name = "orientation", kind = "choice",
 scores_fields[#scores_fields + 1] = { name = "key_block", kind = "integer", most = 4096,
     tried = { 32, 96, 192, 256, 384, 4096 } }
 
+local context_fields <const> = tile_fields(true)
+context_fields[#context_fields + 1] = { name = "orientation", kind = "choice",
+    choices = { "dims", "queries" } }
+
 M.plan_stages = {
     { name = "layer", fields = {
         { name = "items", kind = "integer", most = 65536, tried = { 1, 4, 16, 65536 } },
     } },
     { name = "project", of = "projections", fields = linear_fields() },
     { name = "scores", fields = scores_fields },
-    { name = "context", fields = tile_fields(true) },
+    { name = "context", fields = context_fields },
     { name = "output", of = "output_projection", fields = linear_fields() },
     { name = "fold", fields = {
         { name = "scale", kind = "boolean" },

@@ -72,7 +72,11 @@ local function scores_report(attention)
     for i, block in ipairs(attention.blocks) do
         data.blocks[i] = { count = block.count, queries = block.queries or block.rows,
             vectors = block.vectors, lanes_a_query = block.split,
-            context_row_tiles = row_groups_text(block.row_groups or attention.dim_groups) }
+            context_row_tiles = row_groups_text(block.row_groups or attention.dim_groups),
+            context_dim_tiles = block.dim_groups and ("%s, vectors %s, k unrolled by %d"):format(
+                row_groups_text(block.dim_groups), row_groups_text(block.vector_groups),
+                block.context_unroll),
+            context_reason = block.context_reason }
     end
     if attention.orientation == "dims" then
         data.key_tiles = ("%dx%d"):format(attention.key_tiles, attention.lanes)
@@ -104,7 +108,8 @@ function report.build(plan)
             key_block = attention.key_block, blocks_together = attention.together,
             base = problem.fold.base == 2 and "2" or "e", accuracy = problem.accuracy },
         context = { tile = { rows = attention.context_rows, vectors = attention.context_vectors },
-            unroll = attention.context_unroll, repairs_rows = attention.repair },
+            unroll = attention.context_unroll, repairs_rows = attention.repair,
+            lies_both_ways = attention.context_turns },
         buffers = { shared = buffer_report(plan.shared_buffers),
             part = buffer_report(plan.part_buffers) },
         flops = { projections = plan.projection_flops, core = plan.core_flops },
@@ -148,12 +153,18 @@ function report.lines(data)
     local scores <const> = data.scores
     put("attention: lanes along %s: %s", orientation_names[scores.orientation], scores.reason)
     for _, block in ipairs(scores.blocks) do
-        put("attention: %d block%s of %d %s, context row tiles %s", block.count,
+        put("attention: %d block%s of %d %s, context %s tiles %s", block.count,
             block.count == 1 and "" or "s", block.queries, block.vectors
                 and (block.lanes_a_query and ("queries (%d lanes each)"):format(
                     block.lanes_a_query) or ("queries%s (%d vectors)"):format(
                         scores.items_a_vector and " of two items" or "", block.vectors))
-                or "query rows, the heads of a kv head stacked", block.context_row_tiles)
+                or "query rows, the heads of a kv head stacked",
+            block.context_dim_tiles and "dim" or "row",
+            block.context_dim_tiles or block.context_row_tiles)
+        if block.context_reason then
+            put("context: lanes along %s: %s", block.context_dim_tiles and "queries"
+                or "the head", block.context_reason)
+        end
     end
     if scores.orientation == "dims" then
         put("scores: %d row%s x %s keys a tile, summed across lanes%s", scores.tile.rows,
@@ -168,8 +179,10 @@ function report.lines(data)
             or ("blocks of %d keys for %d blocks of queries at a time"):format(
                 data.softmax.key_block, data.softmax.blocks_together), data.softmax.base,
         data.softmax.accuracy)
-    put("context: tile %s, k unrolled by %d%s",
-        tile_text(data.context.tile.rows, data.context.tile.vectors), data.context.unroll,
+    put("context: tile %s%s, k unrolled by %d%s",
+        tile_text(data.context.tile.rows, data.context.tile.vectors),
+        data.context.lies_both_ways and " where lanes lie along the head" or "",
+        data.context.unroll,
         data.context.repairs_rows and ", rows with NaN computed again from allowed keys" or "")
     put("matmul flops: projections %d, core %d; at least %d cycles", data.flops.projections,
         data.flops.core, data.cycles)

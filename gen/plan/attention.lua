@@ -1,5 +1,6 @@
 -- Plans the attention of one head: blocks of queries, tiles of scores and context, and the buffers
 -- a part works in.
+local context <const> = require("gen.plan.context")
 local numbers <const> = require("gen.plan.numbers")
 local tiles <const> = require("gen.plan.tiles")
 
@@ -172,16 +173,18 @@ function attention.build(problem, machine, dims, straight)
     end
 
     local value_vectors <const> = ceil_div(dims.value, lanes)
-    local block_queries <const> = blocks[1].queries
-    local context <const> = tiles.choose("context", problem, machine,
-        { vectors = value_vectors, depth = key_block },
-        function(rows) return split_even(block_queries, rows) end)
+    local seen <const> = causal_fraction(problem, 1)
+    local along_dims <const> = context.build(problem, machine, blocks, {
+        dims = dims.value, keys = key_block, in_blocks = in_blocks, straight = straight,
+        seen = function(queries)
+            return seen and seen(1, split_even(problem.seq_len, queries)) or 1.0
+        end,
+    })
     local together <const> = in_blocks
         and math.max(1, QUERIES_TOGETHER // (blocks[1].vectors * lanes)) or 1
-    local count, units, widest, most = 0, 0, 0, 1
+    local count, units, widest, most, context_cycles, along_queries = 0, 0, 0, 1, 0.0, 0
     for _, block in ipairs(blocks) do
         block.width = block.vectors * lanes // (block.split or 1)
-        block.row_groups = split_even(block.queries, context.rows)
         block.together = math.min(together, block.count)
         block.first_unit = units
         block.units = ceil_div(block.count, block.together)
@@ -189,6 +192,8 @@ function attention.build(problem, machine, dims, straight)
         units = units + block.units
         widest = math.max(widest, block.width)
         most = math.max(most, block.together)
+        context_cycles = context_cycles + block.count * block.context_cycles
+        along_queries = along_queries + (block.dim_groups and 1 or 0)
     end
     return {
         blocks = blocks, block_count = count, width = widest, split = split, lanes = lanes,
@@ -201,14 +206,16 @@ function attention.build(problem, machine, dims, straight)
         scores_vectors = scores.vectors,
         scores_unroll = tiles.depth_unroll("scores", problem, machine, dims.score,
             scores.rows, scores.vectors, straight),
-        context_rows = context.rows, column_groups = context.column_groups,
-        context_vectors = context.vectors,
+        context_rows = along_dims.rows, column_groups = along_dims.column_groups,
+        context_vectors = along_dims.vectors,
         context_unroll = tiles.depth_unroll("context", problem, machine, key_block,
-            context.rows, context.vectors, straight),
+            along_dims.rows, along_dims.vectors, straight),
+        context_turns = along_queries > 0,
+        loads_values = along_queries < #blocks,
         value_vectors = value_vectors,
         straight = straight,
         cycles = problem.batch * problem.heads * (scores.cycles + (split_cycles or 0)
-            + context.cycles * count * ceil_div(problem.kv_len, key_block)),
+            + context_cycles * ceil_div(problem.kv_len, key_block)),
         -- references of 0 are tried first, without maxima
         trial = not straight and machine.trial or nil,
         mask_panel = problem.mask_tensor ~= nil and problem.mask_tensor.per_query,
@@ -245,6 +252,10 @@ function attention.part_buffers(problem, planned, dims)
         add_state("factors", "change of scale")
     end
     add_state("inverse_sums", "1 / sum of weights")
+    if planned.context_turns then
+        add_buffer(list, "dim_rows", together * dims.value * width,
+            ("context of the query block, transposed: %s[v_head_dim][queries]"):format(each))
+    end
     if planned.split then
         add_buffer(list, "turning", 2 * planned.lanes, "a vector twice, to turn its lanes")
     end

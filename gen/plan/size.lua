@@ -38,8 +38,9 @@ function size.estimate_ops(built)
             * (attention.trial and 2 or 1)
         ops = ops + copies * (variants * product_ops(attention.key_groups, vectors,
                 attention.scores_unroll, straight)
-            + product_ops(block.row_groups, attention.column_groups, attention.context_unroll,
-                straight))
+            + product_ops(block.dim_groups or block.row_groups,
+                block.vector_groups or attention.column_groups,
+                block.context_unroll or attention.context_unroll, straight))
         if straight then ops = ops + 10 * problem.batch * problem.heads * block.count end
         ops = ops + copies * block.vectors
             * (straight and 14 * problem.kv_len + 3 * built.score_dim or 40)

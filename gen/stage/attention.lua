@@ -7,6 +7,7 @@ local scores <const> = require("gen.stage.scores")
 local softmax <const> = require("gen.stage.softmax")
 local weights <const> = require("gen.stage.weights")
 local context <const> = require("gen.stage.context")
+local query_context <const> = require("gen.stage.query_context")
 
 local attention <const> = {}
 
@@ -19,7 +20,7 @@ local parameters <const> = {
     { "scratch", "maxima" }, { "scratch", "references" }, { "scratch", "sums" },
     { "scratch", "totals" }, { "scratch", "factors" }, { "scratch", "inverse_sums" },
     { "scratch", "mask_panel" }, { "scratch", "trust" }, { "scratch", "strays" },
-    { "scratch", "turning" },
+    { "scratch", "turning" }, { "scratch", "dim_rows" },
     { "input", "weight_column" }, { "input", "inverse_sum" }, { "input", "mask_column" },
     { "output", "out_row" },
     { "size", "query0" }, { "size", "count" }, { "size", "key0" }, { "size", "length" },
@@ -40,7 +41,8 @@ local function add_apart(phase, ctx, fn)
 end
 
 local function add_context(phase, body, ctx, stage)
-    local repairs <const>, functions <const> = context.build(ctx)
+    local lying <const> = ctx.block.dim_groups and query_context or context
+    local repairs <const>, functions <const> = lying.build(ctx)
     for _, fn in ipairs(repairs) do add_apart(phase, ctx, fn) end
     for _, fn in ipairs(functions) do stage(body, phase:add(fn)) end
 end
@@ -112,8 +114,10 @@ local function attend_in_blocks(phase, ctx, clear)
     local gather_mask <const> = shape.mask_panel
         and add_apart(phase, ctx, scores.gather_mask(ctx))
     local start <const> = phase:add(softmax.start(ctx))
-    local open <const> = phase:add(context.build_open(ctx))
+    local along_queries <const> = block.dim_groups ~= nil
+    local open <const> = phase:add((along_queries and query_context or context).build_open(ctx))
     local invert <const> = phase:add(softmax.finish(ctx))
+    local store <const> = along_queries and phase:add(query_context.build_rows(ctx))
     local close <const> = phase:add(context.build_close(ctx))
     return ir.func("attend" .. ctx.suffix,
         { ("Attention of one head for `count` times %d queries."):format(block.queries) },
@@ -128,6 +132,7 @@ local function attend_in_blocks(phase, ctx, clear)
                 end
                 local panel <const> = problem.kv_len * block.width
                 moved.queries = ir.offset(ctx.queries, i * (plan.score_dim * block.width))
+                moved.dim_rows = ir.offset(ir.mem("dim_rows"), i * (plan.value_dim * block.width))
                 moved.query_rows = ir.offset(ctx.query_rows, i * (block.width * plan.q.row))
                 moved.out_rows = ir.offset(ctx.out_rows, i * (block.width * plan.out.row))
                 moved.mask_panel = ir.offset(ir.mem("mask_panel"), i * panel
@@ -165,6 +170,7 @@ local function attend_in_blocks(phase, ctx, clear)
             each_block(body, function(inner, i)
                 local here <const> = values(i, ir.index(0))
                 inner:call(invert, here)
+                if store then inner:call(store, here) end
                 inner:call(close, here)
                 if clear then inner:call(clear, here) end
             end)

@@ -24,7 +24,22 @@ local function repair_share(ctx, width, suffix)
         end)
 end
 
-local function repair_tile(block, ctx, repair, row0, rows, column)
+-- The ctx of one row that is computed again.
+local function row_ctx(ctx)
+    return setmetatable({
+        inverse_sum = ir.mem("inverse_sum"), out_row = ir.mem("out_row"),
+        mask_column = ir.mem("mask_column"), visible = ir.var("visible"),
+        weight = function(key)
+            return ir.offset(ir.mem("weight_column"), key * ctx.block.width)
+        end,
+    }, { __index = ctx })
+end
+
+-- The function that repairs a whole row.
+function context.repair(ctx) return exact_rows.repair(row_ctx(ctx)) end
+
+-- Calls `repair` for the values from `column` on of `rows` rows from row0 on.
+function context.repair_rows(block, ctx, repair, row0, rows, column)
     block:each("repaired", rows, ctx.straight, function(inner, r)
         local row <const> = row0 + r
         inner:call(repair, {
@@ -39,7 +54,7 @@ local function repair_tile(block, ctx, repair, row0, rows, column)
 end
 
 -- Depth of the product for rows [row0, row0 + rows): keys that the last of them may see.
-local function tile_depth(block, ctx, row0, rows)
+function context.tile_depth(block, ctx, row0, rows)
     local problem <const> = ctx.problem
     if not problem.causal then return ctx.key_end end
     if ctx.plan.attention.range_loops then
@@ -58,24 +73,17 @@ function context.build(ctx)
     local attention <const>, lanes <const> = ctx.plan.attention, ctx.lanes
     local functions <const>, repairs <const> = {}, {}
     local in_blocks <const> = attention.in_blocks
-    local exact <const> = setmetatable({
-        inverse_sum = ir.mem("inverse_sum"), out_row = ir.mem("out_row"),
-        mask_column = ir.mem("mask_column"), visible = ir.var("visible"),
-        weight = function(key)
-            return ir.offset(ir.mem("weight_column"), key * ctx.block.width)
-        end,
-    }, { __index = ctx })
     local panels <const> = exact_rows.columns(ctx)
     if attention.repair and not in_blocks then
-        repairs[1] = exact_rows.repair(exact)
+        repairs[1] = context.repair(ctx)
     elseif attention.repair then
         for i, group in ipairs(panels) do
-            repairs[i] = repair_share(exact, (group.vectors - 1) * lanes + group.last_lanes,
+            repairs[i] = repair_share(row_ctx(ctx), (group.vectors - 1) * lanes + group.last_lanes,
                 i > 1 and "_" .. i or "")
         end
     end
     local function product(body, row0, rows, group, column, repair)
-        local depth <const> = tile_depth(body, ctx, row0, rows)
+        local depth <const> = context.tile_depth(body, ctx, row0, rows)
         local known <const> = ir.constant(depth)
         local function lanes_of(v)
             local partial <const> = v == group.vectors - 1 and group.last_lanes < lanes
@@ -116,7 +124,7 @@ function context.build(ctx)
                 add(body)
             else
                 body:when("true_", { found(c) }, function(inner)
-                    repair_tile(inner, ctx, repair, row0, rows, column)
+                    context.repair_rows(inner, ctx, repair, row0, rows, column)
                 end, add)
             end
             return
@@ -133,7 +141,7 @@ function context.build(ctx)
         end
         if repair then
             body:when("true_", { found(results) }, function(inner)
-                repair_tile(inner, ctx, repair, row0, rows, 0)
+                context.repair_rows(inner, ctx, repair, row0, rows, 0)
             end)
         end
     end

@@ -6,37 +6,9 @@ local ir <const> = require("gen.ir")
 local tile <const> = require("gen.tile")
 local mask <const> = require("gen.stage.mask")
 local softmax <const> = require("gen.stage.softmax")
+local transpose <const> = require("gen.stage.transpose")
 
 local scores <const> = {}
-
--- Copies a [rows][columns] matrix transposed: dst[c * width + r] = src[r * src_row + c], in
--- lanes x lanes blocks with single elements at the edges.
-local function transpose(block, ctx, src, src_row, dst, rows, columns)
-    local lanes <const>, width <const>, straight <const> = ctx.lanes, ctx.block.width, ctx.straight
-    local whole_rows <const>, whole_columns <const> = rows // lanes, columns // lanes
-    if whole_rows > 0 and whole_columns > 0 then
-        block:each("row_block", whole_rows, straight, function(body, r)
-            body:each("column_block", whole_columns, straight, function(inner, c)
-                inner:run("transpose", ir.offset(src, r * (lanes * src_row) + c * lanes),
-                    ir.index(src_row), ir.offset(dst, c * (lanes * width) + r * lanes),
-                    ir.index(width))
-            end)
-        end)
-    end
-    local function copy(first_row, row_count, first_column, column_count)
-        if row_count == 0 or column_count == 0 then return end
-        block:each("row", row_count, straight, function(body, r)
-            body:each("column", column_count, straight, function(inner, c)
-                inner:run("copy_f32",
-                    ir.offset(dst, (c + first_column) * width + r + first_row),
-                    ir.offset(src, (r + first_row) * src_row + c + first_column))
-            end)
-        end)
-    end
-    local edge_rows <const>, edge_columns <const> = rows % lanes, columns % lanes
-    copy(0, whole_rows * lanes, whole_columns * lanes, edge_columns)
-    copy(whole_rows * lanes, edge_rows, 0, columns)
-end
 
 -- Clears the lanes of queries that do not exist, so that they compute with zeros.
 local function clear_unused_lanes(block, ctx, dst, rows)
@@ -90,7 +62,8 @@ function scores.gather_queries(ctx)
     return ir.func("gather_queries" .. ctx.suffix,
         { ("%d queries, transposed to [head_dim][query]."):format(ctx.block.queries) },
         ctx.parameters, function(block)
-            transpose(block, ctx, ctx.query_rows, plan.q.row, ctx.queries, ctx.block.queries, depth)
+            transpose(block, ctx, { mem = ctx.query_rows, row = plan.q.row },
+                { mem = ctx.queries, row = ctx.block.width }, ctx.block.queries, depth)
             clear_unused_lanes(block, ctx, ctx.queries, depth)
             if plan.attention.skips then clear_padded_lanes(block, ctx, depth) end
             local scale <const> = ctx.problem.fold.query_scale
@@ -117,7 +90,8 @@ function scores.gather_mask(ctx)
             ctx.block.queries) },
         ctx.parameters, function(block)
             if not keep then
-                transpose(block, ctx, ctx.mask_add, row, ctx.mask_panel, ctx.block.queries,
+                transpose(block, ctx, { mem = ctx.mask_add, row = row },
+                    { mem = ctx.mask_panel, row = ctx.block.width }, ctx.block.queries,
                     problem.kv_len)
             else
                 block:each("row", ctx.block.queries, ctx.straight, function(body, r)

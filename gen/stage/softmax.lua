@@ -270,10 +270,50 @@ function softmax.out_of_reach(ctx)
         end)
 end
 
+-- What earlier blocks have summed, times the change of scale: rows of the output.
+local function scale_rows(block, ctx)
+    local lanes <const> = ctx.lanes
+    local width <const> = ctx.plan.value_dim
+    local whole <const>, rest <const> = width // lanes, width % lanes
+    block:loop({ var = "row", from = 0, to = ctx.block.queries }, function(body, row)
+        body:let("vec", "factor", "broadcast", ir.offset(ctx.factors, row))
+        local function scale(inner, column, count)
+            local out <const> = ir.offset(ctx.out_rows, row * ctx.plan.out.row + column)
+            if count then
+                inner:let("vec", "value", "load_part", out, ir.index(count))
+            else
+                inner:let("vec", "value", "load", out)
+            end
+            inner:let("vec", "scaled", "mul", "value", "factor")
+            if count then
+                inner:run("store_part", out, "scaled", ir.index(count))
+            else
+                inner:run("store", out, "scaled")
+            end
+        end
+        body:each("vector", whole, false, function(inner, i) scale(inner, i * lanes) end)
+        if rest > 0 then
+            body:scope(function(inner) scale(inner, whole * lanes, rest) end)
+        end
+    end)
+end
+
+-- The same where lanes lie along queries.
+local function scale_dims(block, ctx)
+    block:loop({ var = "d", from = 0, to = ctx.plan.value_dim }, function(body, d)
+        for v = 0, ctx.block.vectors - 1 do
+            local sums <const> = ir.mem("dim_rows", d * ctx.block.width + v * ctx.lanes)
+            body:let("vec", "value" .. v, "load", sums)
+            body:let("vec", "product" .. v, "mul", "value" .. v, "factor" .. v)
+            body:run("store", sums, "product" .. v)
+        end
+    end)
+end
+
 -- Moves the references of the queries whose maximum is out of reach to that maximum, rounded up,
 -- and scales what their earlier blocks have summed.
 function softmax.move(ctx)
-    local lanes <const>, totals <const> = ctx.lanes, ctx.totals
+    local totals <const> = ctx.totals
     return ir.func("move_references" .. ctx.suffix,
         { "References out of reach move to their maximum, rounded up"
             .. (totals and "; sums so far are scaled." or ".") },
@@ -310,29 +350,11 @@ function softmax.move(ctx)
                 end
             end
             if not totals then return end
-            local width <const> = ctx.plan.value_dim
-            local whole <const>, rest <const> = width // lanes, width % lanes
-            block:loop({ var = "row", from = 0, to = ctx.block.queries }, function(body, row)
-                body:let("vec", "factor", "broadcast", ir.offset(ctx.factors, row))
-                local function scale(inner, column, count)
-                    local out <const> = ir.offset(ctx.out_rows, row * ctx.plan.out.row + column)
-                    if count then
-                        inner:let("vec", "value", "load_part", out, ir.index(count))
-                    else
-                        inner:let("vec", "value", "load", out)
-                    end
-                    inner:let("vec", "scaled", "mul", "value", "factor")
-                    if count then
-                        inner:run("store_part", out, "scaled", ir.index(count))
-                    else
-                        inner:run("store", out, "scaled")
-                    end
-                end
-                body:each("vector", whole, false, function(inner, i) scale(inner, i * lanes) end)
-                if rest > 0 then
-                    body:scope(function(inner) scale(inner, whole * lanes, rest) end)
-                end
-            end)
+            if ctx.block.dim_groups then
+                scale_dims(block, ctx)
+            else
+                scale_rows(block, ctx)
+            end
         end)
 end
 

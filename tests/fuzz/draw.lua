@@ -175,7 +175,8 @@ local function draw_stage(r, stage, isa)
             chosen[field.name] = r:pick(tried or keys.plan_values(field))
         end
     end
-    if chosen.orientation == "dims" then -- which has short tiles of one vector of keys
+    if stage.name == "scores" and chosen.orientation == "dims" then
+        -- which has short tiles of one vector of keys
         chosen.vectors = nil
         chosen.rows = chosen.rows and math.min(chosen.rows, r:range(1, 7))
         local data <const> = isa_data.get(isa)
