@@ -54,6 +54,7 @@
  *   attention: lanes along queries: 546348 cycles predicted with lanes along queries, 757148
  *     along the head
  *   attention: 2 blocks of 64 queries (4 vectors), context row tiles 4x13 + 1x12
+ *   context: lanes along the head: heads fill their vectors
  *   scores: key tiles 21x6 + 1x2, k unrolled by 1
  *   softmax: in the score tiles, whole rows, base 2, exact
  *   context: tile 13x2, k unrolled by 1, rows with NaN computed again from allowed keys
@@ -96,90 +97,40 @@
 #define APART static
 #endif
 
+/* The first 4 floats of four rows `stride` apart. */
+static inline __m512 load_quarters(const float *src, size_t stride)
+{
+    __m512 v = _mm512_castps128_ps512(_mm_loadu_ps(src));
+    v = _mm512_insertf32x4(v, _mm_loadu_ps(src + stride), 1);
+    v = _mm512_insertf32x4(v, _mm_loadu_ps(src + 2 * stride), 2);
+    return _mm512_insertf32x4(v, _mm_loadu_ps(src + 3 * stride), 3);
+}
+
+/* Four columns of a 16x16 block: 4x4 blocks in the quarters of vectors. Shuffles have
+ * one port: loads that insert leave half of them. */
+static inline void transpose_columns(const float *src, size_t src_stride, float *dst,
+                                     size_t dst_stride)
+{
+    const __m512 a0 = load_quarters(src, 4 * src_stride);
+    const __m512 a1 = load_quarters(src + src_stride, 4 * src_stride);
+    const __m512 a2 = load_quarters(src + 2 * src_stride, 4 * src_stride);
+    const __m512 a3 = load_quarters(src + 3 * src_stride, 4 * src_stride);
+    const __m512 b0 = _mm512_unpacklo_ps(a0, a1), b1 = _mm512_unpackhi_ps(a0, a1);
+    const __m512 b2 = _mm512_unpacklo_ps(a2, a3), b3 = _mm512_unpackhi_ps(a2, a3);
+    _mm512_storeu_ps(dst, _mm512_shuffle_ps(b0, b2, 0x44));
+    _mm512_storeu_ps(dst + dst_stride, _mm512_shuffle_ps(b0, b2, 0xee));
+    _mm512_storeu_ps(dst + 2 * dst_stride, _mm512_shuffle_ps(b1, b3, 0x44));
+    _mm512_storeu_ps(dst + 3 * dst_stride, _mm512_shuffle_ps(b1, b3, 0xee));
+}
+
 /* dst[c * dst_stride + r] = src[r * src_stride + c] for a 16x16 block. */
 static inline void transpose_block(const float *src, size_t src_stride, float *dst,
                                    size_t dst_stride)
 {
-    const __m512 a0 = _mm512_loadu_ps(src + 0 * src_stride);
-    const __m512 a1 = _mm512_loadu_ps(src + 1 * src_stride);
-    const __m512 a2 = _mm512_loadu_ps(src + 2 * src_stride);
-    const __m512 a3 = _mm512_loadu_ps(src + 3 * src_stride);
-    const __m512 a4 = _mm512_loadu_ps(src + 4 * src_stride);
-    const __m512 a5 = _mm512_loadu_ps(src + 5 * src_stride);
-    const __m512 a6 = _mm512_loadu_ps(src + 6 * src_stride);
-    const __m512 a7 = _mm512_loadu_ps(src + 7 * src_stride);
-    const __m512 a8 = _mm512_loadu_ps(src + 8 * src_stride);
-    const __m512 a9 = _mm512_loadu_ps(src + 9 * src_stride);
-    const __m512 a10 = _mm512_loadu_ps(src + 10 * src_stride);
-    const __m512 a11 = _mm512_loadu_ps(src + 11 * src_stride);
-    const __m512 a12 = _mm512_loadu_ps(src + 12 * src_stride);
-    const __m512 a13 = _mm512_loadu_ps(src + 13 * src_stride);
-    const __m512 a14 = _mm512_loadu_ps(src + 14 * src_stride);
-    const __m512 a15 = _mm512_loadu_ps(src + 15 * src_stride);
-    const __m512 b0 = _mm512_unpacklo_ps(a0, a1);
-    const __m512 b1 = _mm512_unpackhi_ps(a0, a1);
-    const __m512 b2 = _mm512_unpacklo_ps(a2, a3);
-    const __m512 b3 = _mm512_unpackhi_ps(a2, a3);
-    const __m512 b4 = _mm512_unpacklo_ps(a4, a5);
-    const __m512 b5 = _mm512_unpackhi_ps(a4, a5);
-    const __m512 b6 = _mm512_unpacklo_ps(a6, a7);
-    const __m512 b7 = _mm512_unpackhi_ps(a6, a7);
-    const __m512 b8 = _mm512_unpacklo_ps(a8, a9);
-    const __m512 b9 = _mm512_unpackhi_ps(a8, a9);
-    const __m512 b10 = _mm512_unpacklo_ps(a10, a11);
-    const __m512 b11 = _mm512_unpackhi_ps(a10, a11);
-    const __m512 b12 = _mm512_unpacklo_ps(a12, a13);
-    const __m512 b13 = _mm512_unpackhi_ps(a12, a13);
-    const __m512 b14 = _mm512_unpacklo_ps(a14, a15);
-    const __m512 b15 = _mm512_unpackhi_ps(a14, a15);
-    const __m512 c0 = _mm512_shuffle_ps(b0, b2, 0x44);
-    const __m512 c1 = _mm512_shuffle_ps(b0, b2, 0xee);
-    const __m512 c2 = _mm512_shuffle_ps(b1, b3, 0x44);
-    const __m512 c3 = _mm512_shuffle_ps(b1, b3, 0xee);
-    const __m512 c4 = _mm512_shuffle_ps(b4, b6, 0x44);
-    const __m512 c5 = _mm512_shuffle_ps(b4, b6, 0xee);
-    const __m512 c6 = _mm512_shuffle_ps(b5, b7, 0x44);
-    const __m512 c7 = _mm512_shuffle_ps(b5, b7, 0xee);
-    const __m512 c8 = _mm512_shuffle_ps(b8, b10, 0x44);
-    const __m512 c9 = _mm512_shuffle_ps(b8, b10, 0xee);
-    const __m512 c10 = _mm512_shuffle_ps(b9, b11, 0x44);
-    const __m512 c11 = _mm512_shuffle_ps(b9, b11, 0xee);
-    const __m512 c12 = _mm512_shuffle_ps(b12, b14, 0x44);
-    const __m512 c13 = _mm512_shuffle_ps(b12, b14, 0xee);
-    const __m512 c14 = _mm512_shuffle_ps(b13, b15, 0x44);
-    const __m512 c15 = _mm512_shuffle_ps(b13, b15, 0xee);
-    const __m512 d0 = _mm512_shuffle_f32x4(c0, c4, 0x88);
-    const __m512 e0 = _mm512_shuffle_f32x4(c0, c4, 0xdd);
-    const __m512 d4 = _mm512_shuffle_f32x4(c8, c12, 0x88);
-    const __m512 e4 = _mm512_shuffle_f32x4(c8, c12, 0xdd);
-    const __m512 d1 = _mm512_shuffle_f32x4(c1, c5, 0x88);
-    const __m512 e1 = _mm512_shuffle_f32x4(c1, c5, 0xdd);
-    const __m512 d5 = _mm512_shuffle_f32x4(c9, c13, 0x88);
-    const __m512 e5 = _mm512_shuffle_f32x4(c9, c13, 0xdd);
-    const __m512 d2 = _mm512_shuffle_f32x4(c2, c6, 0x88);
-    const __m512 e2 = _mm512_shuffle_f32x4(c2, c6, 0xdd);
-    const __m512 d6 = _mm512_shuffle_f32x4(c10, c14, 0x88);
-    const __m512 e6 = _mm512_shuffle_f32x4(c10, c14, 0xdd);
-    const __m512 d3 = _mm512_shuffle_f32x4(c3, c7, 0x88);
-    const __m512 e3 = _mm512_shuffle_f32x4(c3, c7, 0xdd);
-    const __m512 d7 = _mm512_shuffle_f32x4(c11, c15, 0x88);
-    const __m512 e7 = _mm512_shuffle_f32x4(c11, c15, 0xdd);
-    _mm512_storeu_ps(dst + 0 * dst_stride, _mm512_shuffle_f32x4(d0, d4, 0x88));
-    _mm512_storeu_ps(dst + 4 * dst_stride, _mm512_shuffle_f32x4(e0, e4, 0x88));
-    _mm512_storeu_ps(dst + 8 * dst_stride, _mm512_shuffle_f32x4(d0, d4, 0xdd));
-    _mm512_storeu_ps(dst + 12 * dst_stride, _mm512_shuffle_f32x4(e0, e4, 0xdd));
-    _mm512_storeu_ps(dst + 1 * dst_stride, _mm512_shuffle_f32x4(d1, d5, 0x88));
-    _mm512_storeu_ps(dst + 5 * dst_stride, _mm512_shuffle_f32x4(e1, e5, 0x88));
-    _mm512_storeu_ps(dst + 9 * dst_stride, _mm512_shuffle_f32x4(d1, d5, 0xdd));
-    _mm512_storeu_ps(dst + 13 * dst_stride, _mm512_shuffle_f32x4(e1, e5, 0xdd));
-    _mm512_storeu_ps(dst + 2 * dst_stride, _mm512_shuffle_f32x4(d2, d6, 0x88));
-    _mm512_storeu_ps(dst + 6 * dst_stride, _mm512_shuffle_f32x4(e2, e6, 0x88));
-    _mm512_storeu_ps(dst + 10 * dst_stride, _mm512_shuffle_f32x4(d2, d6, 0xdd));
-    _mm512_storeu_ps(dst + 14 * dst_stride, _mm512_shuffle_f32x4(e2, e6, 0xdd));
-    _mm512_storeu_ps(dst + 3 * dst_stride, _mm512_shuffle_f32x4(d3, d7, 0x88));
-    _mm512_storeu_ps(dst + 7 * dst_stride, _mm512_shuffle_f32x4(e3, e7, 0x88));
-    _mm512_storeu_ps(dst + 11 * dst_stride, _mm512_shuffle_f32x4(d3, d7, 0xdd));
-    _mm512_storeu_ps(dst + 15 * dst_stride, _mm512_shuffle_f32x4(e3, e7, 0xdd));
+    transpose_columns(src, src_stride, dst, dst_stride);
+    transpose_columns(src + 4, src_stride, dst + 4 * dst_stride, dst_stride);
+    transpose_columns(src + 8, src_stride, dst + 8 * dst_stride, dst_stride);
+    transpose_columns(src + 12, src_stride, dst + 12 * dst_stride, dst_stride);
 }
 
 /* 2^(x + 16) for x <= 64, 0 from -142 down (no denormals), NaN stays NaN. r = x - floor(x) in one

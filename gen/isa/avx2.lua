@@ -234,34 +234,38 @@ static inline void regroup_block(const float *src, size_t src_stride, float *dst
     _mm256_storeu_ps(dst + dst_stride, _mm256_castpd_ps(b1));
 }
 ]] },
-        transpose_block = { text = [[
+        load_halves = { text = [[
+/* The first 4 floats of two rows `stride` apart. */
+static inline __m256 load_halves(const float *src, size_t stride)
+{
+    const __m256 low = _mm256_castps128_ps256(_mm_loadu_ps(src));
+    return _mm256_insertf128_ps(low, _mm_loadu_ps(src + stride), 1);
+}
+]] },
+        transpose_columns = { needs = { "load_halves" }, text = [[
+/* Four columns of an 8x8 block: 4x4 blocks in the halves of vectors. */
+static inline void transpose_columns(const float *src, size_t src_stride, float *dst,
+                                     size_t dst_stride)
+{
+    const __m256 a0 = load_halves(src, 4 * src_stride);
+    const __m256 a1 = load_halves(src + src_stride, 4 * src_stride);
+    const __m256 a2 = load_halves(src + 2 * src_stride, 4 * src_stride);
+    const __m256 a3 = load_halves(src + 3 * src_stride, 4 * src_stride);
+    const __m256 b0 = _mm256_unpacklo_ps(a0, a1), b1 = _mm256_unpackhi_ps(a0, a1);
+    const __m256 b2 = _mm256_unpacklo_ps(a2, a3), b3 = _mm256_unpackhi_ps(a2, a3);
+    _mm256_storeu_ps(dst, _mm256_shuffle_ps(b0, b2, 0x44));
+    _mm256_storeu_ps(dst + dst_stride, _mm256_shuffle_ps(b0, b2, 0xee));
+    _mm256_storeu_ps(dst + 2 * dst_stride, _mm256_shuffle_ps(b1, b3, 0x44));
+    _mm256_storeu_ps(dst + 3 * dst_stride, _mm256_shuffle_ps(b1, b3, 0xee));
+}
+]] },
+        transpose_block = { needs = { "transpose_columns" }, text = [[
 /* dst[c * dst_stride + r] = src[r * src_stride + c] for an 8x8 block. */
 static inline void transpose_block(const float *src, size_t src_stride, float *dst,
                                    size_t dst_stride)
 {
-    const __m256 a0 = _mm256_loadu_ps(src), a1 = _mm256_loadu_ps(src + src_stride);
-    const __m256 a2 = _mm256_loadu_ps(src + 2 * src_stride);
-    const __m256 a3 = _mm256_loadu_ps(src + 3 * src_stride);
-    const __m256 a4 = _mm256_loadu_ps(src + 4 * src_stride);
-    const __m256 a5 = _mm256_loadu_ps(src + 5 * src_stride);
-    const __m256 a6 = _mm256_loadu_ps(src + 6 * src_stride);
-    const __m256 a7 = _mm256_loadu_ps(src + 7 * src_stride);
-    const __m256 b0 = _mm256_unpacklo_ps(a0, a1), b1 = _mm256_unpackhi_ps(a0, a1);
-    const __m256 b2 = _mm256_unpacklo_ps(a2, a3), b3 = _mm256_unpackhi_ps(a2, a3);
-    const __m256 b4 = _mm256_unpacklo_ps(a4, a5), b5 = _mm256_unpackhi_ps(a4, a5);
-    const __m256 b6 = _mm256_unpacklo_ps(a6, a7), b7 = _mm256_unpackhi_ps(a6, a7);
-    const __m256 c0 = _mm256_shuffle_ps(b0, b2, 0x44), c1 = _mm256_shuffle_ps(b0, b2, 0xee);
-    const __m256 c2 = _mm256_shuffle_ps(b1, b3, 0x44), c3 = _mm256_shuffle_ps(b1, b3, 0xee);
-    const __m256 c4 = _mm256_shuffle_ps(b4, b6, 0x44), c5 = _mm256_shuffle_ps(b4, b6, 0xee);
-    const __m256 c6 = _mm256_shuffle_ps(b5, b7, 0x44), c7 = _mm256_shuffle_ps(b5, b7, 0xee);
-    _mm256_storeu_ps(dst, _mm256_permute2f128_ps(c0, c4, 0x20));
-    _mm256_storeu_ps(dst + dst_stride, _mm256_permute2f128_ps(c1, c5, 0x20));
-    _mm256_storeu_ps(dst + 2 * dst_stride, _mm256_permute2f128_ps(c2, c6, 0x20));
-    _mm256_storeu_ps(dst + 3 * dst_stride, _mm256_permute2f128_ps(c3, c7, 0x20));
-    _mm256_storeu_ps(dst + 4 * dst_stride, _mm256_permute2f128_ps(c0, c4, 0x31));
-    _mm256_storeu_ps(dst + 5 * dst_stride, _mm256_permute2f128_ps(c1, c5, 0x31));
-    _mm256_storeu_ps(dst + 6 * dst_stride, _mm256_permute2f128_ps(c2, c6, 0x31));
-    _mm256_storeu_ps(dst + 7 * dst_stride, _mm256_permute2f128_ps(c3, c7, 0x31));
+    transpose_columns(src, src_stride, dst, dst_stride);
+    transpose_columns(src + 4, src_stride, dst + 4 * dst_stride, dst_stride);
 }
 ]] },
     }),

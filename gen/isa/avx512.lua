@@ -21,51 +21,6 @@ HORNER
     }
 end
 
--- 16x16 transpose in registers: pairs, quads, then 128-bit lanes twice.
-local function transpose_text()
-    local lines <const> = {}
-    local function put(format, ...) lines[#lines + 1] = format:format(...) end
-    put("/* dst[c * dst_stride + r] = src[r * src_stride + c] for a 16x16 block. */")
-    put("static inline void transpose_block(const float *src, size_t src_stride, float *dst,")
-    put("                                   size_t dst_stride)")
-    put("{")
-    for i = 0, 15 do put("    const __m512 a%d = _mm512_loadu_ps(src + %d * src_stride);", i, i) end
-    for i = 0, 14, 2 do
-        put("    const __m512 b%d = _mm512_unpacklo_ps(a%d, a%d);", i, i, i + 1)
-        put("    const __m512 b%d = _mm512_unpackhi_ps(a%d, a%d);", i + 1, i, i + 1)
-    end
-    -- c[4g+k]: rows 4g..4g+3 of column k in each 128-bit lane
-    for g = 0, 3 do
-        for k = 0, 3 do
-            put("    const __m512 c%d = _mm512_shuffle_ps(b%d, b%d, %s);", 4 * g + k,
-                4 * g + k // 2, 4 * g + 2 + k // 2, k % 2 == 0 and "0x44" or "0xee")
-        end
-    end
-    -- d: lanes 0,2 / 1,3 of the row groups 0,1 and 2,3
-    for k = 0, 3 do
-        for half = 0, 1 do
-            local low <const>, high <const> = 8 * half + k, 8 * half + 4 + k
-            put("    const __m512 d%d = _mm512_shuffle_f32x4(c%d, c%d, 0x88);", 4 * half + k, low,
-                high)
-            put("    const __m512 e%d = _mm512_shuffle_f32x4(c%d, c%d, 0xdd);", 4 * half + k, low,
-                high)
-        end
-    end
-    local function store(column, first, second, control)
-        put("    _mm512_storeu_ps(dst + %d * dst_stride, _mm512_shuffle_f32x4(%s, %s, %s));",
-            column,
-            first, second, control)
-    end
-    for k = 0, 3 do
-        store(k, "d" .. k, "d" .. 4 + k, "0x88")
-        store(4 + k, "e" .. k, "e" .. 4 + k, "0x88")
-        store(8 + k, "d" .. k, "d" .. 4 + k, "0xdd")
-        store(12 + k, "e" .. k, "e" .. 4 + k, "0xdd")
-    end
-    put("}\n")
-    return table.concat(lines, "\n")
-end
-
 -- Transposes of groups of 8, 4 and 2 floats: halves, quarters, 64-bit pairs before them.
 local function regroup_text()
     local lines <const> = {}
@@ -311,7 +266,45 @@ static inline __m512 or_stray(__m512 all, __m512 x)
 ]] },
         vec_exp2 = exp2_helper("vec_exp2", "exact"),
         vec_exp2_fast = exp2_helper("vec_exp2_fast", "fast"),
-        transpose_block = { text = transpose_text() },
+        load_quarters = { text = [[
+/* The first 4 floats of four rows `stride` apart. */
+static inline __m512 load_quarters(const float *src, size_t stride)
+{
+    __m512 v = _mm512_castps128_ps512(_mm_loadu_ps(src));
+    v = _mm512_insertf32x4(v, _mm_loadu_ps(src + stride), 1);
+    v = _mm512_insertf32x4(v, _mm_loadu_ps(src + 2 * stride), 2);
+    return _mm512_insertf32x4(v, _mm_loadu_ps(src + 3 * stride), 3);
+}
+]] },
+        transpose_columns = { needs = { "load_quarters" }, text = [[
+/* Four columns of a 16x16 block: 4x4 blocks in the quarters of vectors. Shuffles have
+ * one port: loads that insert leave half of them. */
+static inline void transpose_columns(const float *src, size_t src_stride, float *dst,
+                                     size_t dst_stride)
+{
+    const __m512 a0 = load_quarters(src, 4 * src_stride);
+    const __m512 a1 = load_quarters(src + src_stride, 4 * src_stride);
+    const __m512 a2 = load_quarters(src + 2 * src_stride, 4 * src_stride);
+    const __m512 a3 = load_quarters(src + 3 * src_stride, 4 * src_stride);
+    const __m512 b0 = _mm512_unpacklo_ps(a0, a1), b1 = _mm512_unpackhi_ps(a0, a1);
+    const __m512 b2 = _mm512_unpacklo_ps(a2, a3), b3 = _mm512_unpackhi_ps(a2, a3);
+    _mm512_storeu_ps(dst, _mm512_shuffle_ps(b0, b2, 0x44));
+    _mm512_storeu_ps(dst + dst_stride, _mm512_shuffle_ps(b0, b2, 0xee));
+    _mm512_storeu_ps(dst + 2 * dst_stride, _mm512_shuffle_ps(b1, b3, 0x44));
+    _mm512_storeu_ps(dst + 3 * dst_stride, _mm512_shuffle_ps(b1, b3, 0xee));
+}
+]] },
+        transpose_block = { needs = { "transpose_columns" }, text = [[
+/* dst[c * dst_stride + r] = src[r * src_stride + c] for a 16x16 block. */
+static inline void transpose_block(const float *src, size_t src_stride, float *dst,
+                                   size_t dst_stride)
+{
+    transpose_columns(src, src_stride, dst, dst_stride);
+    transpose_columns(src + 4, src_stride, dst + 4 * dst_stride, dst_stride);
+    transpose_columns(src + 8, src_stride, dst + 8 * dst_stride, dst_stride);
+    transpose_columns(src + 12, src_stride, dst + 12 * dst_stride, dst_stride);
+}
+]] },
         regroup_block = { text = regroup_text() },
     }),
 }

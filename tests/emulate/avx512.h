@@ -318,6 +318,13 @@ EMULATED simde__m512 emulated_insertf32x8(simde__m512 a, simde__m256 b, int half
     return e.vector;
 }
 
+EMULATED simde__m512 emulated_insertf32x4(simde__m512 a, simde__m128 b, int quarter)
+{
+    emulated_ps e = emulated_open(a);
+    __builtin_memcpy(e.lane + 4 * quarter, &b, sizeof b);
+    return e.vector;
+}
+
 EMULATED simde__m256 emulated_extractf32x8_ps(simde__m512 a, int half)
 {
     const emulated_ps e = emulated_open(a);
@@ -329,6 +336,7 @@ EMULATED simde__m256 emulated_extractf32x8_ps(simde__m512 a, int half)
 #undef _mm512_broadcast_f32x8
 #undef _mm512_broadcast_f32x4
 #undef _mm512_broadcastsd_pd
+#undef _mm512_insertf32x4
 #undef _mm512_insertf32x8
 #undef _mm512_extractf32x8_ps
 #undef _mm512_shuffle_ps
@@ -349,6 +357,7 @@ EMULATED simde__m256 emulated_extractf32x8_ps(simde__m512 a, int half)
 #define _mm512_broadcast_f32x8(a) emulated_broadcast_f32x8(a)
 #define _mm512_broadcast_f32x4(a) emulated_broadcast_f32x4(a)
 #define _mm512_broadcastsd_pd(a) emulated_broadcastsd_pd(a)
+#define _mm512_insertf32x4(a, b, quarter) emulated_insertf32x4(a, b, quarter)
 #define _mm512_insertf32x8(a, b, half) emulated_insertf32x8(a, b, half)
 #define _mm512_extractf32x8_ps(a, half) emulated_extractf32x8_ps(a, half)
 #define _mm512_shuffle_ps(a, b, imm) emulated_shuffle_ps(a, b, imm)

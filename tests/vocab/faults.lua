@@ -149,6 +149,7 @@ local HELPER_FAULTS <const> = {
     { "vec_exp2_fast", "0x1%.b7f752p%-7f", "0x1.b8f752p-7f", { "exp2_fast" } },
     { "scalar_exp2_fast", "0x1%.3a051ap%-7f", "0x1.3b051ap-7f", { "exp2_fast" } },
     { "transpose_block", "%+ 2 %* dst_stride", "+ 3 * dst_stride", { "transpose_block" } },
+    { "transpose_block", "src %+ 4,", "src + 3,", { "transpose_block" } },
     { "regroup_block", "src %+ 1 %* src_stride", "src + 2 * src_stride", { "regroup_block" } },
     { "regroup_block", "src %+ src_stride", "src + 2 * src_stride", { "regroup_block" } },
     { "transpose_block", "%*dst = %*src", "*dst = -*src", { "transpose_block" } },
