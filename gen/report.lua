@@ -109,7 +109,7 @@ function report.build(plan)
             base = problem.fold.base == 2 and "2" or "e", accuracy = problem.accuracy },
         context = { tile = { rows = attention.context_rows, vectors = attention.context_vectors },
             unroll = attention.context_unroll, repairs_rows = attention.repair,
-            lies_both_ways = attention.context_turns },
+            some_along_queries = attention.context_turns },
         buffers = { shared = buffer_report(plan.shared_buffers),
             part = buffer_report(plan.part_buffers) },
         flops = { projections = plan.projection_flops, core = plan.core_flops },
@@ -181,7 +181,7 @@ function report.lines(data)
         data.softmax.accuracy)
     put("context: tile %s%s, k unrolled by %d%s",
         tile_text(data.context.tile.rows, data.context.tile.vectors),
-        data.context.lies_both_ways and " where lanes lie along the head" or "",
+        data.context.some_along_queries and " where lanes lie along the head" or "",
         data.context.unroll,
         data.context.repairs_rows and ", rows with NaN computed again from allowed keys" or "")
     put("matmul flops: projections %d, core %d; at least %d cycles", data.flops.projections,

@@ -47,7 +47,7 @@
  *   attention: lanes along queries: 1999 cycles predicted with lanes along queries, 1998 along
  *     the head
  *   attention: 1 block of 4 queries (4 vectors), context row tiles 2x2
- *   context: lanes along the head: heads fill their vectors
+ *   context: lanes along the head: one lane wastes none
  *   scores: key tiles 2x2, k unrolled by 8
  *   softmax: in the score tiles, whole rows, base 2, exact
  *   context: tile 2x4, k unrolled by 4

@@ -23,13 +23,13 @@ end
 
 -- Why the context of a block cannot have its lanes along queries; nil where it can.
 local function obstacle(problem, block, shape, lanes)
+    if lanes == 1 then return "one lane wastes none" end
     if block.split then return "lanes share queries" end
     if shape.in_blocks and problem.masked then return "blocks of keys repair rows" end
-    local given <const> = problem.plan.context or {}
-    if given.orientation then return nil end
     -- a tile given by hand is one of the orientation it was written for
-    if given.rows or given.vectors then return "a tile is given" end
-    return shape.dims % lanes == 0 and "heads fill their vectors" or nil
+    local given <const> = problem.plan.context or {}
+    if not given.orientation and (given.rows or given.vectors) then return "a tile is given" end
+    return nil
 end
 
 -- Plans the context of every block: row_groups (queries) along dims, dim_groups, vector_groups and

@@ -44,16 +44,16 @@ function TestContext:test_lanes_lie_along_queries_where_heads_waste_them()
             lu.assertEquals(chosen(core(128, dim), name), "dims", name)
         end
     end
-    -- 40 is whole vectors of 8, not of 16
-    lu.assertEquals(chosen(core(128, 40), "avx2"), "dims")
+    -- 40 is whole vectors of 8, not of 16; but five of them make poor tiles
     lu.assertEquals(chosen(core(128, 40), "avx512"), "queries")
+    lu.assertEquals(chosen(core(256, 40), "avx2"), "queries")
     -- few keys do not pay for the transpose
     lu.assertEquals(chosen(core(32, 26, { kv_len = 3 }), "avx512"), "dims")
     lu.assertEquals(chosen(core(128, 26), "scalar"), "dims")
 end
 
 function TestContext:test_what_it_does_not_take_is_said()
-    lu.assertEquals(reason_of(core(128, 32)), "heads fill their vectors")
+    lu.assertEquals(reason_of(core(128, 20), "scalar"), "one lane wastes none")
     lu.assertStrContains(reason_of(core(128, 20)), "cycles predicted with lanes along queries")
     lu.assertEquals(reason_of(core(128, 20, { plan = { context = { rows = 4 } } })),
         "a tile is given")
@@ -78,7 +78,7 @@ function TestContext:test_the_override_is_followed()
 end
 
 function TestContext:test_tiles_cover_the_block_and_fit_the_registers()
-    for _, name in ipairs({ "scalar", "neon", "avx2", "avx512" }) do
+    for _, name in ipairs({ "neon", "avx2", "avx512" }) do
         for dim = 1, 50, 7 do
             local built <const> = build_plan(core(70, dim,
                 { plan = { context = { orientation = "queries" } } }), name)
