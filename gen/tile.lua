@@ -1,13 +1,14 @@
 -- The register-tile matrix product all stages share: C[rows][vectors] = start + A . B with A read
--- by
--- broadcast, B in vectors. Where A and B live, how C starts and where it goes is the caller's.
+-- by broadcast, B in vectors. Where A and B live, how C starts and where it goes is the caller's.
 -- Checks the registers; knows no layout and no ISA.
 --
 -- A depth beyond LONGEST_SUM is summed in blocks, each from zero, the blocks' sums one after the
--- other and the bias last: rounding errors then grow with the block, not with the depth. The
--- running sum waits in memory (`carry`), so the tile needs no more registers.
+-- other: rounding errors then grow with the block, not with the depth. The running sum waits in
+-- memory (`carry`), so the tile needs no more registers. Beyond LONGEST_BIASED the bias comes last:
+-- a large one at the start of a long chain would coarsen every sum behind it.
 local tile <const> = {}
 
+tile.LONGEST_BIASED = 64
 tile.LONGEST_SUM = 384
 tile.DEPTH_BLOCK = 384
 
@@ -116,15 +117,24 @@ function tile.product(block, spec)
     local c <const> = {}
     for r = 0, spec.rows - 1 do c[r] = {} end
     assert(not (spec.start and spec.max_depth), "what ends early has no bias")
-    local deep <const> = (spec.max_depth or spec.depth) > tile.LONGEST_SUM
+    local deepest <const> = spec.max_depth or spec.depth
+    local deep <const> = deepest > tile.LONGEST_SUM
+    local starts_biased <const> = spec.start and deepest <= tile.LONGEST_BIASED
     each_accumulator(spec, function(name, r, v)
         c[r][v] = name
-        if spec.start and not deep then
+        if starts_biased then
             block:declare("vec", name, spec.start(r, v))
         else
             block:declare("vec", name, "zero")
         end
     end)
+    local function add_start()
+        if not spec.start or starts_biased then return end
+        each_accumulator(spec, function(name, r, v)
+            local first <const> = block:let("vec", ("s%d_%d"):format(r, v), spec.start(r, v))
+            block:set(name, "add", first, name)
+        end)
+    end
     local known <const> = math.type(spec.depth) == "integer"
     local zero <const> = spec.index(0)
     if not deep then
@@ -133,6 +143,7 @@ function tile.product(block, spec)
         else
             emit_open_range(block, spec, zero)
         end
+        add_start()
         return c
     end
     local function put_down()
@@ -165,13 +176,7 @@ function tile.product(block, spec)
         emit_open_range(block, spec, blocks_end)
     end
     add_carry(block, spec, false)
-    if spec.start then
-        -- last: a large bias at the start of a long chain would coarsen every sum behind it
-        each_accumulator(spec, function(name, r, v)
-            local first <const> = block:let("vec", ("s%d_%d"):format(r, v), spec.start(r, v))
-            block:set(name, "add", first, name)
-        end)
-    end
+    add_start()
     return c
 end
 
