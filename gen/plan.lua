@@ -149,7 +149,7 @@ local function build_plan(problem, isa_numbers, straight)
         { score = score_dim, value = value_dim }, straight)
     built.attention.problem = attended
     if built.v.argument and value_dim % lanes ~= 0
-        and built.attention.orientation == "queries" and built.attention.loads_values then
+        and built.attention.orientation == "queries" and built.attention.context_along_dims then
         -- Rows of values end in a partial vector: copied once into padded rows.
         local row <const> = ceil_div(value_dim, lanes) * lanes
         local rows <const> = problem.batch * (built.v.batch // value_dim)

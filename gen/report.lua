@@ -109,7 +109,8 @@ function report.build(plan)
             base = problem.fold.base == 2 and "2" or "e", accuracy = problem.accuracy },
         context = { tile = { rows = attention.context_rows, vectors = attention.context_vectors },
             unroll = attention.context_unroll, repairs_rows = attention.repair,
-            some_along_queries = attention.context_turns },
+            along_dims = attention.context_along_dims ~= false,
+            along_queries = attention.context_along_queries },
         buffers = { shared = buffer_report(plan.shared_buffers),
             part = buffer_report(plan.part_buffers) },
         flops = { projections = plan.projection_flops, core = plan.core_flops },
@@ -179,11 +180,15 @@ function report.lines(data)
             or ("blocks of %d keys for %d blocks of queries at a time"):format(
                 data.softmax.key_block, data.softmax.blocks_together), data.softmax.base,
         data.softmax.accuracy)
-    put("context: tile %s%s, k unrolled by %d%s",
-        tile_text(data.context.tile.rows, data.context.tile.vectors),
-        data.context.some_along_queries and " where lanes lie along the head" or "",
-        data.context.unroll,
-        data.context.repairs_rows and ", rows with NaN computed again from allowed keys" or "")
+    if data.context.along_dims then
+        put("context: tile %s%s, k unrolled by %d",
+            tile_text(data.context.tile.rows, data.context.tile.vectors),
+            data.context.along_queries and " where lanes lie along the head" or "",
+            data.context.unroll)
+    end
+    if data.context.repairs_rows then
+        put("context: rows with NaN computed again from allowed keys")
+    end
     put("matmul flops: projections %d, core %d; at least %d cycles", data.flops.projections,
         data.flops.core, data.cycles)
     put("bytes: packed %d, workspace %d (%d more a part), stack under %d, code about %d",

@@ -6,11 +6,11 @@
 -- other: rounding errors then grow with the block, not with the depth. The running sum waits in
 -- memory (`carry`), so the tile needs no more registers. Beyond LONGEST_BIASED the bias comes last:
 -- a large one at the start of a long chain would coarsen every sum behind it.
+local numbers <const> = require("gen.plan.numbers")
+
 local tile <const> = {}
 
-tile.LONGEST_BIASED = 64
-tile.LONGEST_SUM = 384
-tile.DEPTH_BLOCK = 384
+local LONGEST_SUM <const>, LONGEST_BIASED <const> = numbers.LONGEST_SUM, 64
 
 local function accumulator(r, v) return ("c%d_%d"):format(r, v) end
 
@@ -118,8 +118,8 @@ function tile.product(block, spec)
     for r = 0, spec.rows - 1 do c[r] = {} end
     assert(not (spec.start and spec.max_depth), "what ends early has no bias")
     local deepest <const> = spec.max_depth or spec.depth
-    local deep <const> = deepest > tile.LONGEST_SUM
-    local starts_biased <const> = spec.start and deepest <= tile.LONGEST_BIASED
+    local deep <const> = deepest > LONGEST_SUM
+    local starts_biased <const> = spec.start and deepest <= LONGEST_BIASED
     each_accumulator(spec, function(name, r, v)
         c[r][v] = name
         if starts_biased then
@@ -151,26 +151,26 @@ function tile.product(block, spec)
     end
     local function whole_block(body, from)
         clear(body, spec)
-        emit_range(body, spec, from, tile.DEPTH_BLOCK)
+        emit_range(body, spec, from, LONGEST_SUM)
         add_carry(body, spec, true)
     end
     if known then
-        local last <const> = math.max(0, (spec.depth - 1) // tile.DEPTH_BLOCK)
-        local first <const> = math.min(spec.depth, tile.DEPTH_BLOCK)
+        local last <const> = math.max(0, (spec.depth - 1) // LONGEST_SUM)
+        local first <const> = math.min(spec.depth, LONGEST_SUM)
         emit_range(block, spec, zero, first)
         if last == 0 then return c end
         put_down()
-        block:each("part", last - 1, spec.unroll >= tile.DEPTH_BLOCK, function(body, part)
-            whole_block(body, part * tile.DEPTH_BLOCK + first)
+        block:each("part", last - 1, spec.unroll >= LONGEST_SUM, function(body, part)
+            whole_block(body, part * LONGEST_SUM + first)
         end)
         clear(block, spec)
-        emit_range(block, spec, spec.index(last * tile.DEPTH_BLOCK),
-            spec.depth - last * tile.DEPTH_BLOCK)
+        emit_range(block, spec, spec.index(last * LONGEST_SUM),
+            spec.depth - last * LONGEST_SUM)
     else
         put_down()
         local blocks_end <const> = block:size("blocks_end", "round_down", spec.depth,
-            spec.index(tile.DEPTH_BLOCK))
-        block:loop({ var = "from", from = zero, to = blocks_end, step = tile.DEPTH_BLOCK,
+            spec.index(LONGEST_SUM))
+        block:loop({ var = "from", from = zero, to = blocks_end, step = LONGEST_SUM,
             below = true }, whole_block)
         clear(block, spec)
         emit_open_range(block, spec, blocks_end)

@@ -56,7 +56,8 @@
  *     head
  *   scores: key tiles 4x8, k unrolled by 1
  *   softmax: in the score tiles, whole rows, base 2, exact
- *   context: tile 4x4, k unrolled by 1, rows with NaN computed again from allowed keys
+ *   context: tile 4x4, k unrolled by 1
+ *   context: rows with NaN computed again from allowed keys
  *   matmul flops: projections 1048576, core 135168; at least 90344 cycles
  *   bytes: packed 66048, workspace 34560 (1792 more a part), stack under 8192, code about 7020
  *   workspace + 0: q, queries, head-major [head][row][dim]

@@ -38,7 +38,8 @@
  *     head
  *   scores: key tiles 2x12, k unrolled by 16
  *   softmax: in the score tiles, whole rows, base 2, exact
- *   context: tile 4x2, k unrolled by 24, rows with NaN computed again from allowed keys
+ *   context: tile 4x2, k unrolled by 24
+ *   context: rows with NaN computed again from allowed keys
  *   matmul flops: projections 0, core 49152; at least 3200 cycles
  *   bytes: packed 0, workspace 1536 (1536 more a part), stack under 8192, code about 17920
  *   workspace of a part + 0: queries, query block, transposed: [head_dim][queries]

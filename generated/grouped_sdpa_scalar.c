@@ -37,7 +37,8 @@
  *   context: lanes along the head: one lane wastes none
  *   scores: key tiles 4x6, k unrolled by 2
  *   softmax: in the score tiles, whole rows, base 2, exact
- *   context: tile 2x4, k unrolled by 8, rows with NaN computed again from allowed keys
+ *   context: tile 2x4, k unrolled by 8
+ *   context: rows with NaN computed again from allowed keys
  *   matmul flops: projections 0, core 49152; at least 35247 cycles
  *   bytes: packed 0, workspace 576 (576 more a part), stack under 6144, code about 3708
  *   workspace of a part + 0: queries, query block, transposed: [head_dim][queries]

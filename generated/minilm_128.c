@@ -58,7 +58,8 @@
  *     the head
  *   scores: key tiles 21x6 + 1x2, k unrolled by 1
  *   softmax: in the score tiles, whole rows, base 2, exact
- *   context: tile 13x2, k unrolled by 1, rows with NaN computed again from allowed keys
+ *   context: tile 13x2, k unrolled by 1
+ *   context: rows with NaN computed again from allowed keys
  *   matmul flops: projections 150994944, core 25165824; at least 3175243 cycles
  *   bytes: packed 2363904, workspace 828480 (42048 more a part), stack under 32768, code about
  *     23590

@@ -71,8 +71,8 @@ isa.vocabulary = {
     exp2_near_fast = { result = "vec", args = { "vec" },
         meaning = "$1 <= -142.0f ? 0.0f : (float)ldexp(exp2($1), 16)", ulp = 64,
         domain = "-142 <= x <= 64 or NaN" },
-    -- more bits in the first: $2 + 1.5 * 2^23 + 142 is 1.5 * 2^23 but for the last 8 bits where $2
-    -- lies from -142 to 113, and differs in others where it lies beyond or is NaN
+    -- more bits in the first: $2 + 1.5 * 2^23 + 142 is 1.5 * 2^23 but for the last 8 bits where $2,
+    -- rounded, lies from -142 to 113, and differs in others where it lies beyond or is NaN
     or_stray = { result = "vec", args = { "vec", "vec" },
         meaning = "float_of(bits_of($1) | (bits_of($2 + 0x1.80011cp23f) ^ bits_of(0x1.8p23f)))" },
     has_high_bits = { result = "int", args = { "vec" }, meaning = "bits_of($1) > 0xff" },

@@ -95,7 +95,8 @@ end
 -- Keys a block of them holds. Short rows are one block: the whole row's weights stay in cache and
 -- their sum is added up in one go. Long rows (more than LONGEST keys) are cut into even blocks of
 -- whole key tiles, at most WIDEST keys each: memory and rounding errors then grow with the block.
-local LONGEST <const>, WIDEST <const> = 384, 256
+-- No block is deeper than one sum (gen/tile.lua), whose carry would lie where earlier blocks add up.
+local LONGEST <const>, WIDEST <const> = numbers.LONGEST_SUM, 256
 
 local function choose_key_block(problem, rows, straight)
     local forced <const> = problem.plan.scores and problem.plan.scores.key_block
@@ -108,9 +109,17 @@ local function choose_key_block(problem, rows, straight)
         end
         return keys
     end
-    if not forced and keys <= LONGEST then return keys end
+    if (forced or LONGEST) >= keys then return keys end
     local most <const> = forced or WIDEST
-    local block <const> = numbers.round_up(ceil_div(keys, ceil_div(keys, most)), rows)
+    if most > LONGEST then
+        numbers.refuse("plan.scores.key_block", forced, "a block of keys is one sum",
+            ("up to %d, or >= kv_len = %d"):format(LONGEST, keys))
+    end
+    local blocks, block = ceil_div(keys, most), nil
+    repeat
+        block = numbers.round_up(ceil_div(keys, blocks), rows)
+        blocks = blocks + 1
+    until block <= LONGEST
     return math.min(block, keys)
 end
 
@@ -165,6 +174,7 @@ function attention.build(problem, machine, dims, straight)
             computed = causal_fraction(problem, lanes) }, split_keys)
     local key_block <const> = choose_key_block(problem, scores.rows, straight)
     local in_blocks <const> = key_block < problem.kv_len
+    local key_blocks <const> = ceil_div(problem.kv_len, key_block)
     local together_queries <const> = split and problem.seq_len // lanes * lanes or problem.seq_len
     local blocks <const> = attention.query_blocks(together_queries, lanes, scores.column_groups)
     if split then
@@ -175,7 +185,8 @@ function attention.build(problem, machine, dims, straight)
     local value_vectors <const> = ceil_div(dims.value, lanes)
     local seen <const> = causal_fraction(problem, 1)
     local along_dims <const> = context.build(problem, machine, blocks, {
-        dims = dims.value, keys = key_block, in_blocks = in_blocks, straight = straight,
+        dims = dims.value, keys = key_block, key_blocks = key_blocks, in_blocks = in_blocks,
+        straight = straight,
         seen = function(queries)
             return seen and seen(1, split_even(problem.seq_len, queries)) or 1.0
         end,
@@ -210,12 +221,12 @@ function attention.build(problem, machine, dims, straight)
         context_vectors = along_dims.vectors,
         context_unroll = tiles.depth_unroll("context", problem, machine, key_block,
             along_dims.rows, along_dims.vectors, straight),
-        context_turns = along_queries > 0,
-        loads_values = along_queries < #blocks,
+        -- some blocks' context lies along queries, some along the head
+        context_along_queries = along_queries > 0, context_along_dims = along_queries < #blocks,
         value_vectors = value_vectors,
         straight = straight,
         cycles = problem.batch * problem.heads * (scores.cycles + (split_cycles or 0)
-            + context_cycles * ceil_div(problem.kv_len, key_block)),
+            + context_cycles * key_blocks),
         -- references of 0 are tried first, without maxima
         trial = not straight and machine.trial or nil,
         mask_panel = problem.mask_tensor ~= nil and problem.mask_tensor.per_query,
@@ -252,7 +263,7 @@ function attention.part_buffers(problem, planned, dims)
         add_state("factors", "change of scale")
     end
     add_state("inverse_sums", "1 / sum of weights")
-    if planned.context_turns then
+    if planned.context_along_queries then
         add_buffer(list, "dim_rows", together * dims.value * width,
             ("context of the query block, transposed: %s[v_head_dim][queries]"):format(each))
     end

@@ -34,7 +34,7 @@ end
 
 -- Plans the context of every block: row_groups (queries) along dims, dim_groups, vector_groups and
 -- context_unroll along queries; context_cycles, context_reason. Returns the tile along dims.
---   shape  dims (of the values), keys (of a block of them), in_blocks, straight,
+--   shape  dims (of the values), keys (of a block of them), key_blocks, in_blocks, straight,
 --          seen(queries): fraction of the products that tiles of so many queries compute
 function context.build(problem, machine, blocks, shape)
     local lanes <const> = machine.lanes
@@ -47,13 +47,16 @@ function context.build(problem, machine, blocks, shape)
         block.context_cycles = along_dims.cycles
         local against <const> = forced == "dims" and "as the plan says"
             or obstacle(problem, block, shape, lanes)
+        if against and forced == "queries" and not block.split then
+            numbers.refuse("plan.context.orientation", forced, against, '"dims"')
+        end
         block.context_reason = against
         if not against then
             local tile <const> = tiles.choose("context", problem, machine,
                 { vectors = block.vectors, depth = shape.keys },
                 function(rows) return split_even(shape.dims, rows) end)
             local turned <const> = tile.cycles
-                + transpose_cycles(shape.dims, block.queries, lanes)
+                + transpose_cycles(shape.dims, block.queries, lanes) / shape.key_blocks
             local plain <const> = tiles.cycles(block.row_groups, along_dims.column_groups,
                 shape.keys, machine)
             local turned_seen <const> = turned * shape.seen(tile.column_groups[1].size * lanes)

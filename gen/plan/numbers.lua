@@ -4,6 +4,9 @@ local numbers <const> = {}
 numbers.FLOAT_BYTES = 4
 numbers.LINE_FLOATS = 16
 
+-- Most products that one accumulator adds up (docs/numerics.md); deeper sums restart.
+numbers.LONGEST_SUM = 384
+
 function numbers.ceil_div(a, b) return (a + b - 1) // b end
 
 function numbers.round_up(a, b) return numbers.ceil_div(a, b) * b end

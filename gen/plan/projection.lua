@@ -64,7 +64,7 @@ function projection.build(name, stage, problem, machine, shape)
     end
     local blocks <const> = shape.input_blocks
     shape.row_unit = blocks and blocks.rows
-    shape.sums = shape.vectors == 1 and most_sums(machine) or nil
+    shape.sums = shape.vectors == 1 and math.max(most_sums(machine), shape.row_unit or 1) or nil
     local tile <const> = tiles.choose(stage, problem, machine, shape,
         function(rows) return split_even(item_rows, rows, shape.row_unit) end)
     local groups <const>, packed_end <const> = panel_groups(tile.column_groups, lanes, shape.depth,

@@ -6,10 +6,12 @@
 -- A row is described by its ctx: visible (bounds the range masks), mask_row or mask_column where
 -- there are other masks, weight(key), inverse_sum and out_row (mems).
 local ir <const> = require("gen.ir")
-local tile <const> = require("gen.tile")
+local numbers <const> = require("gen.plan.numbers")
 local mask <const> = require("gen.stage.mask")
 
 local exact_rows <const> = {}
+
+local LONGEST_SUM <const> = numbers.LONGEST_SUM
 
 -- ---- Vectors of a row ----------------------------------------------------------------------
 
@@ -111,15 +113,15 @@ function exact_rows.sum(block, ctx, keys, column, part)
         end)
     end
     block:declare("vec", "sum", "zero")
-    if keys <= tile.LONGEST_SUM then
+    if keys <= LONGEST_SUM then
         add_allowed(block, ir.index(0), keys)
         return
     end
     block:declare("vec", "total", "zero")
-    block:each("part", (keys + tile.DEPTH_BLOCK - 1) // tile.DEPTH_BLOCK, ctx.straight,
+    block:each("part", (keys + LONGEST_SUM - 1) // LONGEST_SUM, ctx.straight,
         function(body, i)
             body:set("sum", "zero")
-            add_allowed(body, i * tile.DEPTH_BLOCK, tile.DEPTH_BLOCK)
+            add_allowed(body, i * LONGEST_SUM, LONGEST_SUM)
             body:set("total", "add", "total", "sum")
         end)
     block:set("sum", "copy", "total")

@@ -115,8 +115,10 @@ function query_context.build(ctx)
             local first_query <const>, width <const> = query0, group.size * lanes
             functions[#functions + 1] = ir.func(("context%s_%dx%d"):format(ctx.suffix, dims.size,
                 group.size),
-                { ("Weighted values %d to %d of queries from %d on, divided by the sums."):format(
-                    first_dim, first_dim + dims.count * dims.size - 1, first_query) },
+                { ("Weighted values %d to %d of queries from %d on, %s."):format(first_dim,
+                    first_dim + dims.count * dims.size - 1, first_query,
+                    ctx.plan.attention.in_blocks and "added to those of earlier keys"
+                        or "divided by the sums") },
                 ctx.parameters, function(body)
                     body:each("queries", group.count, ctx.straight, function(outer, q)
                         outer:each("tile", dims.count, ctx.straight, function(inner, d)

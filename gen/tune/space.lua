@@ -19,7 +19,8 @@ M.HOPELESS = 1.5
 -- (The rows of a key tile are more than a name where the key loop has a bound of its own.)
 local NAMES <const> = { cycles = true, softmax_cycles = true, gather_cycles = true,
     tile_rows = true, tile_vectors = true, scores_vectors = true, context_rows = true,
-    context_vectors = true, reason = true, reasons = true }
+    context_vectors = true, reason = true, reasons = true,
+    context_reason = true, context_cycles = true }
 
 ----------------------------------------------------------------------------------------------------
 -- Plans

@@ -286,6 +286,15 @@ function TestTiles:test_long_rows_are_done_in_blocks_of_keys()
     end
     lu.assertFalse(shape(1024, { return_weights = "per_head" }).in_blocks)
     lu.assertTrue(shape(64, { plan = { scores = { key_block = 20 } } }).in_blocks)
+    -- a block is one sum, also when rounded up to whole tiles
+    for _, rows in ipairs({ 5, 7, 9, 10 }) do
+        local wide <const> = shape(768, { isa = "avx2",
+            plan = { scores = { key_block = 384, rows = rows, vectors = 1 } } })
+        lu.assertTrue(wide.key_block <= 384)
+        lu.assertEquals(wide.key_block % rows, 0)
+    end
+    lu.assertStrContains(get_refusal({ op = "sdpa", seq_len = 8, kv_len = 1024, heads = 1,
+        head_dim = 8, plan = { scores = { key_block = 512 } } }).message, "one sum")
     lu.assertStrContains(get_refusal({ op = "sdpa", seq_len = 8, kv_len = 64, heads = 1,
         head_dim = 8, return_weights = "mean", plan = { scores = { key_block = 16 } } }).message,
         "whole rows")

@@ -188,13 +188,16 @@ end
 
 -- Starts a run whose third candidate takes long, waits until two are in the log, and kills it. The
 -- script says the exit code, the milliseconds to the end, and how many processes are left after
--- attn_watch has had the time to notice.
+-- attn_watch has had the time to notice. It waits no longer than the run lasts.
 local KILL <const> = [[
 '%s/attngen' tune four.lua --work '%s' --strategy exhaustive --budget 29 \
     --runner "sh slow.sh" >out 2>err &
 pid=$!
-while [ "$(grep -c '"type":"result"' '%s/log.jsonl' 2>/dev/null)" != 2 ]; do sleep 0.02; done
-while ! ps -eo args | grep -q "^sleep %s"; do sleep 0.02; done
+until [ "$(grep -c '"type":"result"' '%s/log.jsonl' 2>/dev/null)" = 2 ] &&
+    ps -eo args | grep -q "^sleep %s"; do
+    kill -0 $pid || exit
+    sleep 0.02
+done
 start=$(date +%%s%%N)
 kill -%s $pid
 wait $pid
@@ -221,6 +224,7 @@ function TestTune:kill(signal)
     local run <const> = self.scratch:shell("sh kill.sh")
     local code <const>, took <const>, left <const> = run.out:match(
         "code (%d+)\ntook (%d+)\n(%d+)")
+    lu.assertNotNil(code, "the third candidate was not waited for: " .. run.err)
     lu.assertEquals(left, "0", "processes are left")
     return math.tointeger(tonumber(code)), tonumber(took), run
 end

@@ -94,6 +94,16 @@ function TestSpace:test_the_default_comes_first_and_sets_nothing()
         space.signature(generate.build_plan(record_of(SHORT), "avx2")))
 end
 
+-- What the planner says of its choice is no difference.
+function TestSpace:test_a_choice_by_hand_is_the_same_code_as_the_planners_own()
+    local function signature(plan)
+        return space.signature(generate.build_plan(record_of({ op = "sdpa", seq_len = 128,
+            heads = 2, head_dim = 32, isa = "avx2", plan = plan }), "avx2"))
+    end
+    lu.assertEquals(signature({ context = { orientation = "dims" } }), signature())
+    lu.assertNotEquals(signature({ context = { orientation = "queries" } }), signature())
+end
+
 function TestSpace:test_pruned_values_have_reasons()
     local kinds <const> = {}
     for _, one in ipairs(build(LONG).dimensions) do
