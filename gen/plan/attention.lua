@@ -95,7 +95,7 @@ end
 -- Keys a block of them holds. Short rows are one block: the whole row's weights stay in cache and
 -- their sum is added up in one go. Long rows (more than LONGEST keys) are cut into even blocks of
 -- whole key tiles, at most WIDEST keys each: memory and rounding errors then grow with the block.
--- No block is deeper than one sum (gen/tile.lua), whose carry would lie where earlier blocks add up.
+-- No block is deeper than one sum (gen/tile.lua): the carry would lie where earlier blocks add up.
 local LONGEST <const>, WIDEST <const> = numbers.LONGEST_SUM, 256
 
 local function choose_key_block(problem, rows, straight)
@@ -115,12 +115,9 @@ local function choose_key_block(problem, rows, straight)
         numbers.refuse("plan.scores.key_block", forced, "a block of keys is one sum",
             ("up to %d, or >= kv_len = %d"):format(LONGEST, keys))
     end
-    local blocks, block = ceil_div(keys, most), nil
-    repeat
-        block = numbers.round_up(ceil_div(keys, blocks), rows)
-        blocks = blocks + 1
-    until block <= LONGEST
-    return math.min(block, keys)
+    local blocks = ceil_div(keys, most)
+    while numbers.round_up(ceil_div(keys, blocks), rows) > LONGEST do blocks = blocks + 1 end
+    return math.min(numbers.round_up(ceil_div(keys, blocks), rows), keys)
 end
 
 -- Fraction of the scores that score tiles of so many keys compute for blocks of queries that end at
