@@ -121,6 +121,8 @@ M.judged = {
         v_head_dim = 24, kv_cache = "append" },
     -- rows of several blocks of keys, with every mask; blocks of queries that walk them together
     { op = "sdpa", seq_len = 90, kv_len = 1030, heads = 1, head_dim = 10 },
+    { op = "sdpa", seq_len = 24, kv_len = 780, heads = 1, head_dim = 20, isa = "avx2",
+        plan = { scores = { key_block = 384, rows = 5, vectors = 1 } } }, -- 385 keys in whole tiles
     { op = "sdpa", batch = 2, seq_len = 70, kv_len = 520, heads = 2, head_dim = 5,
         mask = { "bool", "additive" }, empty_row = "uniform" },
     { op = "sdpa", batch = 2, seq_len = 400, heads = 1, head_dim = 9,
