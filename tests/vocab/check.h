@@ -779,6 +779,72 @@ static void drive_exp2(const operation *op)
     close_exp2(&s);
 }
 
+/* ---- Trials judged by bits ------------------------------------------------------------------- */
+
+#if TRIAL_BY_BITS
+
+#define TOO_LARGE 0x1p47f /* of a weight: no sum of a row that passes has it */
+
+static void run_exp2_near(const operands *in, outcome *out);
+static void run_exp2_near_fast(const operands *in, outcome *out);
+static void run_has_high_bits(const operands *in, outcome *out);
+
+/* A logit out of the domain of exp2_near in one lane: bits tell it, or its weights do. */
+static void try_stray(const operation *op, float x)
+{
+    const size_t at = checks % LANES;
+    operands logits = blank(), no_bits_yet = blank(), bits = blank();
+    outcome got;
+    logits.vec[0][at] = no_bits_yet.vec[1][at] = x;
+    checks++;
+    op->run(&no_bits_yet, &got);
+    memcpy(bits.vec[0], got.vec, sizeof got.vec);
+    run_has_high_bits(&bits, &got);
+    if (got.number)
+        return;
+    static void (*const weigh[])(const operands *, outcome *) = {run_exp2_near, run_exp2_near_fast};
+    for (size_t i = 0; i < 2; i++) {
+        weigh[i](&logits, &got);
+        if (x > 0.0f ? !(got.vec[at] >= TOO_LARGE) : bits_of(got.vec[at]) != 0)
+            fail("neither bits nor the weight tell a stray logit", at, got.vec[at], x);
+    }
+}
+
+/* Every `step`th float from `first` away from zero to `last`. */
+static void walk_strays(const operation *op, float first, float last, uint32_t step)
+{
+    for (uint32_t u = bits_of(first); u < bits_of(last) && !failed; u += step)
+        try_stray(op, float_of(u));
+    try_stray(op, last);
+}
+
+static void drive_strays(const operation *op)
+{
+    walk_strays(op, nextafterf(64.0f, 128.0f), 128.0f, 101);
+    walk_strays(op, -142.0f, -146.0f, 1);
+    walk_strays(op, 128.0f, FLT_MAX, 4999);
+    walk_strays(op, -146.0f, -FLT_MAX, 4999);
+    static const float others[] = {0x1p22f,  0x1.4p23f, 0x1.8p23f,  INFINITY,  NAN,
+                                   -0x1p22f, -0x1p23f,  -0x1.8p23f, -INFINITY, -NAN};
+    for (size_t i = 0; i < sizeof others / sizeof others[0] && !failed; i++)
+        try_stray(op, others[i]);
+}
+
+#else
+
+static void drive_strays(const operation *op)
+{
+    (void)op;
+}
+
+#endif
+
+static void drive_or_stray(const operation *op)
+{
+    drive_vec_vec(op);
+    drive_strays(op);
+}
+
 /* ---- The program ----------------------------------------------------------------------------- */
 
 static void close_operation(unsigned long before)

@@ -5,6 +5,7 @@
 -- and its helpers are those of a kernel. Builds and runs nothing.
 local emit <const> = require("gen.emit")
 local ir <const> = require("gen.ir")
+local isa_data <const> = require("gen.isa")
 
 local M = {}
 
@@ -229,6 +230,7 @@ end
 
 local function entry_text(op, spec, meaning)
     local driver <const> = spec.ulp and (op:find("near", 1, true) and "exp2_near" or "exp2")
+        or op:match("^or_stray")
         or spec.args and table.concat(spec.args, "_"):gsub("lanes", "vec") or "none"
     local nan <const> = spec.nan ~= "any" and "NAN_EXACT"
         or spec.args[1] == "lanes" and "NAN_ANY_LANE" or "NAN_ANY"
@@ -236,6 +238,9 @@ local function entry_text(op, spec, meaning)
         RESULTS[spec.result] or "RESULT_NONE", spec.ulp or 0, nan,
         spec.zero == "any" and 1 or 0, reach_of(meaning))
 end
+
+-- Ops that or_stray is judged with where it judges trials.
+M.TRIAL_OPS = { "exp2_near", "exp2_near_fast", "has_high_bits" }
 
 -- Names of the vocabulary's ops, sorted.
 function M.op_names(vocabulary)
@@ -257,6 +262,11 @@ function M.text(isa, vocabulary)
         means[#means + 1] = mean_text(op, spec, meaning)
         entries[#entries + 1] = entry_text(op, spec, meaning)
     end
+    for _, op in ipairs(isa.trial == "bits" and M.TRIAL_OPS or {}) do
+        if not vocabulary[op] then
+            runs[#runs + 1] = run_text(printer, op, isa_data.vocabulary[op], isa.lanes)
+        end
+    end
     printer:func(transpose_function())
     printer:func(regroup_function())
     local access <const> = ACCESS:gsub("READ", function() return masks.read end)
@@ -266,6 +276,7 @@ function M.text(isa, vocabulary)
         ("/* Written by tests/vocab/program.lua for %s. */"):format(isa.name),
         ("#define LANES %d"):format(isa.lanes),
         ("#define EXP2_GROWS %d"):format(isa.trial == "sums" and 1 or 0),
+        ("#define TRIAL_BY_BITS %d"):format(isa.trial == "bits" and 1 or 0),
         '#include "tests/vocab/check.h"\n',
         isa.header and ("#include <%s>\n"):format(isa.header) or "",
         access, table.concat(printer:helper_texts(), "\n"), printer:text(),
