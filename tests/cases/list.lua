@@ -102,6 +102,9 @@ M.judged = {
     -- rows of several blocks of keys
     { op = "sdpa", batch = 2, seq_len = 21, kv_len = 397, heads = 2, head_dim = 12,
         mask = { "causal", "padding" }, causal_align = "bottom_right" },
+    -- a bias so large beside one-hot inputs that sums starting from it lose them
+    { batch = 3, seq_len = 6, d_model = 216, heads = 24, head_dim = 9, bias = { v = false },
+        scale = 0.25, isa = "avx512" },
     { seq_len = 17, d_model = 33, heads = 1 },
     { seq_len = 4, d_model = 8, heads = 1 },
     { seq_len = 37, d_model = 144, heads = 2 },

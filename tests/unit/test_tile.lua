@@ -1,0 +1,56 @@
+-- Where a tile of a matrix product adds its bias: before short sums, after long ones.
+
+package.path = "./?.lua;./?/init.lua;" .. package.path
+local lu <const> = require("luaunit")
+
+local emit <const> = require("gen.emit")
+local ir <const> = require("gen.ir")
+local isa <const> = require("gen.isa")
+local tile <const> = require("gen.tile")
+
+-- The C text of one element: a row of `a` times a column of `b` plus `bias`.
+local function product_text(depth)
+    local params <const> = { { "pointer", "a" }, { "pointer", "b" }, { "pointer", "bias" },
+        { "writable", "dst" } }
+    local fn <const> = ir.func("product", { "A product." }, params, function(body)
+        local c <const> = tile.product(body, { title = "Tile.", rows = 1, vectors = 1,
+            registers = 16, depth = depth, unroll = 1, index = ir.index,
+            a = function(k) return ir.mem("a", k) end, b = function(k) return ir.mem("b", k) end,
+            start = function() return "load", ir.mem("bias", ir.index(0)) end,
+            carry = tile.carry(function() return ir.mem("dst", ir.index(0)) end) })
+        body:run("store", ir.mem("dst", ir.index(0)), c[0][0])
+    end)
+    local printer <const> = emit.printer(isa.get("scalar"))
+    printer:func(fn)
+    return printer:text()
+end
+
+-- "first" where the sum starts from the bias, "last" where it is added behind every product.
+local function bias_place(depth)
+    local text <const> = product_text(depth)
+    local bias <const> = text:find("= bias[0]", 1, true)
+    local last_product, from = nil, text:find("b[k]", 1, true)
+    while from do
+        last_product, from = from, text:find("b[k]", from + 1, true)
+    end
+    lu.assertNil(text:find("= bias[0]", bias + 1, true), text)
+    return bias < last_product and "first" or "last"
+end
+
+TestBias = {}
+
+function TestBias:test_sums_of_at_most_64_start_from_the_bias()
+    lu.assertEquals(bias_place(2), "first")
+    lu.assertEquals(bias_place(64), "first")
+    lu.assertStrContains(product_text(64), "float c0_0 = bias[0];")
+end
+
+-- A large bias at the start would coarsen every sum behind it.
+function TestBias:test_longer_sums_add_it_last()
+    for _, depth in ipairs({ 65, 384, 385, 1000 }) do
+        lu.assertEquals(bias_place(depth), "last", depth)
+        lu.assertStrContains(product_text(depth), "float c0_0 = 0.0f;")
+    end
+end
+
+os.exit(lu.LuaUnit.run())
