@@ -19,10 +19,10 @@ local toolchain <const> = require("gen.toolchain")
 local toolset <const> = require("tests.harness.toolset")
 
 local MODES <const> = {
-    quick = { seed = 1, cases = 76, fixed = 14, sets = 96, emulated_sets = 36, all_isas = false,
-        min_builds = 150, min_sets = 10000 },
-    full = { seed = 2, cases = 360, fixed = 48, sets = 420, emulated_sets = 150, all_isas = true,
-        min_builds = 600, min_sets = 200000 },
+    quick = { seed = 1, cases = 83, fixed = 15, twins = 3, sets = 96, emulated_sets = 36,
+        all_isas = false, min_builds = 150, min_sets = 10000 },
+    full = { seed = 2, cases = 374, fixed = 50, twins = 6, sets = 420, emulated_sets = 150,
+        all_isas = true, min_builds = 600, min_sets = 200000 },
     fuzz = { cases = 60, sets = 300, emulated_sets = 100 },
 }
 
@@ -159,7 +159,8 @@ local function run_campaign(mode, name, tools, built)
     built.kernels = "build/tests/bin/test_kernels"
     local report <const> = campaign.run({ seed = seed, only = only, name = name, tools = tools,
         programs = built, cases = math.tointeger(tonumber(os.getenv("CASES"))) or mode.cases,
-        sets = mode.sets, fixed = mode.fixed, emulated_sets = mode.emulated_sets })
+        sets = mode.sets, fixed = mode.fixed, twins = mode.twins,
+        emulated_sets = mode.emulated_sets })
     print_report(report)
     if #report.failures > 0 then
         report_failures.print(report, tools, built)

@@ -155,4 +155,24 @@ M.judged = {
         return_weights = "per_head" },
 }
 
+-- Judged like these, each with both plans, whose outputs must have the same bits: the context's
+-- lanes along the head or along queries, however heads fill vectors.
+local LANES <const> = { { context = { orientation = "dims" } },
+    { context = { orientation = "queries" } } }
+
+M.twins = {
+    { plans = LANES, isa = "avx512", config = { op = "sdpa", seq_len = 37, heads = 2, head_dim = 20,
+        mask = "causal", return_weights = "per_head" } },
+    { plans = LANES, isa = "avx2", config = { op = "sdpa", batch = 3, seq_len = 25, heads = 1,
+        head_dim = 13, mask = "padding" } },
+    { plans = LANES, isa = "neon", config = { op = "sdpa", seq_len = 11, kv_len = 397, heads = 1,
+        head_dim = 6 } },
+    { plans = LANES, isa = "avx2", config = { batch = 2, seq_len = 24, d_model = 26, heads = 2,
+        mask = { "causal", "lengths" } } },
+    { plans = LANES, isa = "avx512", config = { op = "sdpa", seq_len = 16, kv_len = 400, heads = 1,
+        head_dim = 26 } },
+    { plans = LANES, isa = "avx512", config = { op = "sdpa", batch = 3, seq_len = 31, heads = 1,
+        head_dim = 9, mask = "lengths", empty_row = "nan" } },
+}
+
 return M

@@ -125,7 +125,7 @@ local function add_case(report, builder, jobs, drawn, options)
             prefix = build.variant(bundle, drawn.isa).prefix,
             form = build.variant(bundle, drawn.isa).form, compiler = compiler,
             sets = emulated and options.emulated_sets or options.sets,
-            seed = input_seed(options.seed, drawn.number) }
+            seed = input_seed(options.seed, drawn.alike or drawn.number) }
     end
     for _, compiler in ipairs(COMPILERS) do
         if plan.compilers[compiler] then
@@ -242,14 +242,16 @@ local function run_criterion(report, suite, jobs, dir)
     end
 end
 
--- Both compilers and all levels compute the same bits: the pinned flags forbid contraction.
+-- Both compilers and all levels compute the same bits: the pinned flags forbid contraction. Both
+-- plans of a twin do.
 local function compare_hashes(report, jobs)
     local by_case <const> = {}
     for _, group in ipairs({ jobs.host, jobs.qemu, jobs.asan }) do
         for _, job in ipairs(group) do
-            local first <const> = by_case[job.case.number]
+            local number <const> = job.case.alike or job.case.number
+            local first <const> = by_case[number]
             if job.hash and not first then
-                by_case[job.case.number] = job
+                by_case[number] = job
             elseif job.hash and first.sets == job.sets and first.hash ~= job.hash then
                 add_failure(report, job.case, job, ("outputs differ in their bits from those of %s")
                     :format(first.label))
@@ -260,12 +262,10 @@ end
 
 -- The written-down shapes count as cases from here on: 1 000 001, … on their ISA or each in turn.
 local FIXED <const> = 1000000
+-- Twins, two by two, from here on.
+local TWINS <const> = 2000000
 
-local function fixed_case(number)
-    local index <const> = number - FIXED - 1
-    local raw <const> = list.judged[index % #list.judged + 1]
-    local isa <const> = raw.isa
-        or isa_data.names[(index + index // #list.judged) % #isa_data.names + 1]
+local function case_of(number, raw, isa)
     local config_copy <const> = {}
     for key, value in pairs(raw) do
         config_copy[key] = value
@@ -274,12 +274,32 @@ local function fixed_case(number)
     return { config = config_copy, isa = isa, number = number }
 end
 
+local function fixed_case(number)
+    local index <const> = number - FIXED - 1
+    local raw <const> = list.judged[index % #list.judged + 1]
+    return case_of(number, raw, raw.isa
+        or isa_data.names[(index + index // #list.judged) % #isa_data.names + 1])
+end
+
+-- One of two cases with the same inputs (`alike` is the first one's number) and other plans.
+local function twin_case(number)
+    local index <const> = number - TWINS - 1
+    local twin <const> = list.twins[index // 2 + 1]
+    local case <const> = case_of(number, twin.config, twin.isa)
+    case.config.plan = twin.plans[index % 2 + 1]
+    case.alike = number - index % 2
+    return case
+end
+
 local function find_case(seed, number)
+    if number > TWINS then
+        return twin_case(number)
+    end
     return number > FIXED and fixed_case(number) or draw.draw(seed, number)
 end
 
--- options: seed, cases (how many), fixed (how many of these written down), only (one case number),
--- sets, emulated_sets, name, tools, programs. Returns the report.
+-- options: seed, cases (how many), fixed (how many of these written down), twins (how many pairs),
+-- only (one case number), sets, emulated_sets, name, tools, programs. Returns the report.
 function M.run(options)
     local report <const> = { cases = 0, builds = 0, level_builds = 0, compile_only = 0, headers = 0,
         asan = 0, valgrind = 0, sets = 0, cross = 0, worst = 0, refused = 0, refusals = {},
@@ -297,6 +317,9 @@ function M.run(options)
     else
         for index = 1, options.fixed or 0 do
             add_case(report, builder, jobs, fixed_case(FIXED + index), options)
+        end
+        for index = 1, 2 * (options.twins or 0) do
+            add_case(report, builder, jobs, twin_case(TWINS + index), options)
         end
         local number = 0
         while report.cases < options.cases and number < 3 * options.cases do

@@ -4,6 +4,7 @@
 package.path = "./?.lua;./?/init.lua;" .. package.path
 local lu <const> = require("luaunit")
 
+local cases <const> = require("tests.cases.list")
 local generate <const> = require("gen.generate")
 local planned <const> = require("tests.unit.planned")
 local report <const> = require("gen.report")
@@ -75,6 +76,17 @@ function TestContext:test_the_override_is_followed()
     lu.assertEquals(block.context_unroll, 2)
     fields.plan.context.orientation = "dims"
     lu.assertEquals(chosen(fields), "dims")
+end
+
+-- The pairs whose bits are compared do differ in their lanes.
+function TestContext:test_twins_are_of_both_orientations()
+    for _, twin in ipairs(cases.twins) do
+        for _, given in ipairs(twin.plans) do
+            local fields <const> = { plan = given }
+            for key, value in pairs(twin.config) do fields[key] = value end
+            lu.assertEquals(chosen(fields, twin.isa), given.context.orientation)
+        end
+    end
 end
 
 function TestContext:test_tiles_cover_the_block_and_fit_the_registers()
