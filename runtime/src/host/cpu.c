@@ -3,6 +3,7 @@
 
 #include "attngen/cpu.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,7 +52,7 @@ uint32_t attn_cpu_features_x86(const attn_cpuid *raw)
 
 #if defined(__x86_64__) || defined(__i386__)
 
-uint32_t attn_cpu_features(void)
+static uint32_t ask_cpu(void)
 {
     attn_cpuid raw = {0, 0, 0, 0};
     uint32_t eax, ebx, ecx, edx;
@@ -73,7 +74,7 @@ uint32_t attn_cpu_features(void)
 
 #elif defined(__aarch64__)
 
-uint32_t attn_cpu_features(void)
+static uint32_t ask_cpu(void)
 {
 #if defined(__linux__)
     const unsigned long asimd = 1ul << 1; /* HWCAP_ASIMD */
@@ -85,12 +86,26 @@ uint32_t attn_cpu_features(void)
 
 #else
 
-uint32_t attn_cpu_features(void)
+static uint32_t ask_cpu(void)
 {
     return 0;
 }
 
 #endif
+
+/* Features are known once this bit is there too; whoever asks first, the answer is the same. */
+#define ASKED (UINT32_C(1) << 31)
+
+uint32_t attn_cpu_features(void)
+{
+    static _Atomic uint32_t answer;
+    uint32_t known = atomic_load_explicit(&answer, memory_order_relaxed);
+    if ((known & ASKED) == 0) {
+        known = ask_cpu() | ASKED;
+        atomic_store_explicit(&answer, known, memory_order_relaxed);
+    }
+    return known & ~ASKED;
+}
 
 static const struct {
     uint32_t bit;

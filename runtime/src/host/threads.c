@@ -42,7 +42,6 @@ struct attn_pool {
     barrier gate;
     pthread_mutex_t in_use;
     bool stop;
-    uint32_t features;
     size_t threads;
     job job;
     struct worker {
@@ -151,7 +150,6 @@ attn_status attn_pool_create(size_t threads, attn_pool **out)
     }
     pool->stop = false;
     pool->threads = threads;
-    pool->features = attn_cpu_features();
     atomic_init(&pool->gate.members, threads);
     atomic_init(&pool->gate.arrived, 0);
     atomic_init(&pool->gate.generation, 0);
@@ -259,8 +257,7 @@ static attn_status explain(int code, const attn_kernel *kernel, const void *pack
 attn_status attn_forward(attn_pool *pool, const attn_kernel *kernel, const void *packed,
                          const attn_args *args, void *workspace)
 {
-    const uint32_t features = pool == NULL ? attn_cpu_features() : pool->features;
-    const attn_status status = attn_check_features(kernel, features);
+    const attn_status status = attn_check_features(kernel, attn_cpu_features());
     if (status.code != ATTN_OK) {
         return status;
     }
