@@ -12,8 +12,8 @@ local ceil_div <const>, split_even <const> = numbers.ceil_div, numbers.split_eve
 -- Along dims is the rule: what is nearly a tie on paper goes there.
 local CLEAR_GAIN <const> = 0.96
 
--- Cycles of a transpose: log2(lanes) shuffles for each vector of a block and its store; single
--- elements where not even one block is whole.
+-- Cycles of a transpose: about log2(lanes) for the loads that insert and the shuffles of a vector,
+-- one for its store; single elements where not even one block is whole.
 local function transpose_cycles(dims, queries, lanes)
     if dims < lanes or queries < lanes then return dims * queries end
     local steps = 1
