@@ -253,9 +253,7 @@ end
 -- The forms to plan, each with and without lanes along heads where those may be: list of
 -- {form, along_heads}.
 local function candidates(problem, machine)
-    local scores <const> = problem.plan.scores or {}
-    -- a tile given by hand is one of lanes along queries unless it says otherwise
-    local forced <const> = scores.orientation or (scores.rows or scores.vectors) and "queries"
+    local forced <const> = orientation.forced(problem)
     local obstacle <const> = heads.obstacle(problem, machine.lanes)
     local list <const> = {}
     if forced == "heads" then

@@ -4,8 +4,23 @@
 local attention <const> = require("gen.plan.attention")
 local dims <const> = require("gen.plan.dims")
 local heads <const> = require("gen.plan.heads")
+local numbers <const> = require("gen.plan.numbers")
 
 local orientation <const> = {}
+
+-- The orientation that the config's plan fixes, nil where the planner may choose. What is given of
+-- a tile, or of the context apart from the scores, is written for lanes along queries.
+function orientation.forced(problem)
+    local scores <const>, context <const> = problem.plan.scores or {}, problem.plan.context or {}
+    local forced <const> = scores.orientation
+        or (scores.rows or scores.vectors or context.orientation) and "queries"
+    if context.orientation and forced ~= "queries" then
+        numbers.refuse("plan.context.orientation", context.orientation,
+            ('the context lies as the scores do, along "%s"'):format(forced),
+            'not given, or with plan.scores.orientation = "queries"')
+    end
+    return forced
+end
 
 -- Lanes along queries are the rule: what is nearly a tie on paper goes to them.
 local CLEAR_GAIN <const> = 0.85
@@ -22,14 +37,12 @@ end
 -- The plan of attention, with `orientation` and the reason for it.
 --   widths   {score, value}: depth of the scores and width of the values, a head
 function orientation.choose(problem, machine, widths, straight)
-    local scores <const> = problem.plan.scores or {}
-    -- a tile given by hand is one of the orientation it was written for
-    local forced <const> = problem.along_heads and "heads" or scores.orientation
-        or (scores.rows or scores.vectors) and "queries"
+    local given <const> = orientation.forced(problem)
+    local forced <const> = problem.along_heads and "heads" or given
     if forced then
         local planned <const> = modules[forced].build(problem, machine, widths, straight)
         planned.orientation = forced
-        planned.reason = problem.along_heads and not scores.orientation
+        planned.reason = problem.along_heads and not given
             and ("%.0f cycles predicted"):format(planned.cycles + planned.softmax_cycles)
             or "as the plan says"
         planned.softmax_cycles = planned.softmax_cycles or softmax_cycles(problem, planned)

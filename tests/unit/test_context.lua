@@ -78,6 +78,24 @@ function TestContext:test_the_override_is_followed()
     lu.assertEquals(chosen(fields), "dims")
 end
 
+-- The context has a choice only where the scores lie along queries: given, it takes them there.
+function TestContext:test_the_scores_lie_along_queries_with_it()
+    local function of(context, scores)
+        return { op = "mha", batch = 2, seq_len = 4, d_model = 64, heads = 8,
+            plan = { context = { orientation = context }, scores = scores } }
+    end
+    lu.assertEquals(build_plan(of()).attention.orientation, "heads")
+    for _, name in ipairs({ "queries", "dims" }) do
+        lu.assertEquals(build_plan(of(name), "avx2").attention.orientation, "queries")
+        for _, scores in ipairs({ "heads", "dims" }) do
+            local ok <const>, refusal = pcall(build_plan, of(name, { orientation = scores }))
+            lu.assertFalse(ok)
+            lu.assertEquals(refusal.errors[1].key, "plan.context.orientation")
+            lu.assertStrContains(refusal.errors[1].message, ('along "%s"'):format(scores))
+        end
+    end
+end
+
 -- The pairs whose bits are compared do differ in their lanes.
 function TestContext:test_twins_are_of_both_orientations()
     for _, twin in ipairs(cases.twins) do
