@@ -148,7 +148,8 @@ function report.lines(data)
             table.concat(panels, " + "), p.unroll,
             p.prefetches_output and "output prefetched, " or "",
             (p.prefetches_next_panel and "next panel prefetched, " or p.prefetches_ahead_bytes
-                and ("prefetched %d bytes ahead, "):format(p.prefetches_ahead_bytes) or "")
+                and ("a line a page prefetched %d bytes ahead, "):format(
+                    p.prefetches_ahead_bytes) or "")
                 .. (p.layout == "heads" and "stored head by head" or "stored by rows"))
     end
     local scores <const> = data.scores
@@ -170,8 +171,8 @@ function report.lines(data)
     if scores.orientation == "dims" then
         put("scores: %d row%s x %s keys a tile, summed across lanes%s", scores.tile.rows,
             scores.tile.rows == 1 and "" or "s", scores.key_tiles:match("x(%d+)"),
-            scores.keys_prefetched_ahead and (", keys and values prefetched"
-                .. " %d keys ahead"):format(scores.keys_prefetched_ahead) or "")
+            scores.keys_prefetched_ahead and (", a line a page of keys and"
+                .. " values prefetched %d keys ahead"):format(scores.keys_prefetched_ahead) or "")
     else
         put("scores: key tiles %s, k unrolled by %d", scores.key_tiles, scores.unroll)
     end

@@ -48,8 +48,8 @@ end
 local function emit_steps(block, spec, k, count)
     if spec.prefetch then block:run("prefetch", spec.prefetch(k)) end
     for i = 0, count - 1 do
-        for _, line in ipairs(spec.ahead and spec.ahead(k + i) or {}) do
-            block:run("prefetch_soon", line)
+        if spec.ahead and i % numbers.rows_a_page(spec.ahead.row) == 0 then
+            block:run("prefetch_soon", spec.ahead.line(k + i))
         end
         block:scope(function(body) emit_step(body, spec, k + i) end)
     end
@@ -106,7 +106,8 @@ end
 --                      how a vector comes from there (nil: A by broadcast, B as it lies)
 --   start(r, v)        op and arguments of what is added to the product; nil: zero
 --   prefetch(k)        memory to ask for at depth k, once a turn; nil: none
---   ahead(k)           list of memory to ask for at every depth k, needed soon; nil: none
+--   ahead              {row = floats from depth to depth, line(k) = memory pages behind depth k's}:
+--                      a line of every page is asked for; nil: none
 --   carry              {load(block, name, r, v) -> name, store(block, c, r, v)}: memory that holds
 -- C
 --                      between depth blocks; may be where the caller puts C in the end

@@ -22,9 +22,6 @@ local PAIR_OPS <const>, PAIR_RATE <const> = 3, 2.5
 -- more vectors than are written out.
 local KEYS_AT_ONCE <const>, MOST_CHUNKS <const> = 2, 16
 
--- Keys and values from memory are asked for this much before they are needed.
-local AHEAD_FLOATS <const> = 1024
-
 -- Vectors of queries up to which the row tiles of a key are written out.
 local MOST_QUERIES <const> = 32
 
@@ -163,8 +160,8 @@ function dims.build(problem, machine, widths, straight)
     local kv_floats <const> = problem.batch * problem.kv_heads * problem.kv_len
         * (widths.score + widths.value)
     if not straight and kv_floats * numbers.FLOAT_BYTES > machine.target.l2 // 2 then
-        planned.key_ahead = round_up(ceil_div(AHEAD_FLOATS, widths.score), lanes)
-        planned.value_ahead = ceil_div(AHEAD_FLOATS, widths.value)
+        planned.key_ahead = round_up(ceil_div(numbers.AHEAD_FLOATS, widths.score), lanes)
+        planned.value_ahead = ceil_div(numbers.AHEAD_FLOATS, widths.value)
     end
     planned.text_ops = text_ops(problem, planned, widths, straight)
     return planned

@@ -4,6 +4,14 @@ local numbers <const> = {}
 numbers.FLOAT_BYTES = 4
 numbers.LINE_FLOATS = 16
 
+-- Hardware prefetchers stop at the end of a page, and start in the next one when a line of it was
+-- asked for: streams from beyond L2 touch every page this much before they read it.
+local PAGE_FLOATS <const> = 1024
+numbers.AHEAD_FLOATS = 3 * PAGE_FLOATS
+
+-- Rows of so many floats with the start of one row in every page.
+function numbers.rows_a_page(floats) return math.max(1, PAGE_FLOATS // floats) end
+
 -- Most products that one accumulator adds up (docs/numerics.md); deeper sums restart.
 numbers.LONGEST_SUM = 384
 

@@ -145,9 +145,6 @@ function projection.build_blocks(name, stage, problem, machine, shape)
     }
 end
 
--- Weights that a few rows stream through: every step asks for what comes this much later.
-local AHEAD_BYTES <const> = 4096
-
 -- Weights that do not stay in L2 from call to call arrive late at the start of every panel: each
 -- panel
 -- then asks for the next one. An output that does not stay there is fetched before it is written:
@@ -159,7 +156,7 @@ function projection.choose_prefetch(built)
         local passes <const> = one.items * (one.block_tiles or one.tiles)
         one.prefetch = not stay and not built.straight and passes > 1
         one.ahead = not stay and not built.straight and passes == 1
-            and AHEAD_BYTES // numbers.FLOAT_BYTES or nil
+            and numbers.AHEAD_FLOATS or nil
         one.prefetch_out = not built.straight and passes > 1
             and one.rows * one.columns * numbers.FLOAT_BYTES > built.machine.target.l2
     end

@@ -8,8 +8,6 @@ local exact_rows <const> = require("gen.stage.exact_rows")
 
 local dims_context <const> = {}
 
-local LINE_FLOATS <const> = 16
-
 -- Where the output of stacked row `row` (within the block) goes.
 local function out_place(block, ctx, row, tag)
     local head <const>, query <const> = dims_scores.position(block, ctx, ctx.row0 + row, tag)
@@ -65,14 +63,10 @@ local function product(block, ctx, repair, row0, rows, group, column)
         b_lanes = ctx.plan.v.argument and part or nil,
         carry = out,
         -- the first panel brings whole rows for those behind it
-        ahead = planned.value_ahead and ir.constant(column) == 0 and function(k)
-            local lines <const> = {}
-            for at = 0, ctx.plan.value_dim - 1, LINE_FLOATS do
-                lines[#lines + 1] = ir.offset(values, (k + planned.value_ahead) * ctx.plan.v.row
-                    + at)
-            end
-            return lines
-        end or nil,
+        ahead = planned.value_ahead and ir.constant(column) == 0 and { row = ctx.plan.v.row,
+            line = function(k)
+                return ir.offset(values, (k + planned.value_ahead) * ctx.plan.v.row)
+            end } or nil,
     })
     local results <const> = {}
     for r = 0, rows - 1 do

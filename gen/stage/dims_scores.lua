@@ -7,10 +7,9 @@
 -- key_full, key_end, and the mems of gen/stage/dims.lua.
 local ir <const> = require("gen.ir")
 local mask <const> = require("gen.stage.mask")
+local numbers <const> = require("gen.plan.numbers")
 
 local dims_scores <const> = {}
-
-local LINE_FLOATS <const> = 16
 
 -- Head within the stack and query of a stacked row, as indices.
 function dims_scores.position(block, ctx, row, tag)
@@ -214,13 +213,11 @@ local function score_tile(block, ctx, row, rows, key0, count, masked)
     end
 end
 
--- Asks for the keys that come a little later.
+-- Asks for a line of every page of the keys that come a little later.
 local function prefetch_keys(block, ctx, key0)
     local row <const>, ahead <const> = ctx.plan.k.row, ctx.plan.attention.key_ahead
-    for i = 0, ctx.lanes - 1 do
-        for at = 0, ctx.plan.score_dim - 1, LINE_FLOATS do
-            block:run("prefetch_soon", ir.offset(ctx.key_rows, (key0 + (ahead + i)) * row + at))
-        end
+    for i = 0, ctx.lanes - 1, numbers.rows_a_page(row) do
+        block:run("prefetch_soon", ir.offset(ctx.key_rows, (key0 + (ahead + i)) * row))
     end
 end
 

@@ -70,13 +70,8 @@ local function emit_tile(block, plan, projection, group, options, tile_index, ro
         start = projection.bias
             and function(_, v) return "load", ir.mem("panel", v * lanes) end or nil,
         carry = out, prefetch = options.prefetch and options.prefetch(tile_index),
-        ahead = projection.ahead and function(k)
-            local lines <const> = {}
-            for at = 0, width - 1, LINE_FLOATS do
-                lines[#lines + 1] = ir.mem("panel", k * width + at + projection.ahead)
-            end
-            return lines
-        end or nil,
+        ahead = projection.ahead and { row = width,
+            line = function(k) return ir.mem("panel", k * width + projection.ahead) end },
     })
     for r = 0, rows - 1 do
         for v = 0, group.vectors - 1 do out.store(block, c[r][v], r, v) end

@@ -1,4 +1,4 @@
--- Where a tile of a matrix product adds its bias: before short sums, after long ones.
+-- Where a tile of a matrix product adds its bias, and what it asks for ahead.
 
 package.path = "./?.lua;./?/init.lua;" .. package.path
 local lu <const> = require("luaunit")
@@ -9,12 +9,12 @@ local isa <const> = require("gen.isa")
 local tile <const> = require("gen.tile")
 
 -- The C text of one element: a row of `a` times a column of `b` plus `bias`.
-local function product_text(depth)
+local function product_text(depth, unroll, ahead)
     local params <const> = { { "pointer", "a" }, { "pointer", "b" }, { "pointer", "bias" },
         { "writable", "dst" } }
     local fn <const> = ir.func("product", { "A product." }, params, function(body)
         local c <const> = tile.product(body, { title = "Tile.", rows = 1, vectors = 1,
-            registers = 16, depth = depth, unroll = 1, index = ir.index,
+            registers = 16, depth = depth, unroll = unroll or 1, ahead = ahead, index = ir.index,
             a = function(k) return ir.mem("a", k) end, b = function(k) return ir.mem("b", k) end,
             start = function() return "load", ir.mem("bias", ir.index(0)) end,
             carry = tile.carry(function() return ir.mem("dst", ir.index(0)) end) })
@@ -51,6 +51,17 @@ function TestBias:test_longer_sums_add_it_last()
         lu.assertEquals(bias_place(depth), "last", depth)
         lu.assertStrContains(product_text(depth), "float c0_0 = 0.0f;")
     end
+end
+
+TestAhead = {}
+
+-- Rows of 300 floats: of 8 in a turn the first, fourth and seventh cover its pages of 1024.
+function TestAhead:test_a_line_of_every_page_is_asked_for()
+    local text <const> = product_text(64, 8, { row = 300,
+        line = function(k) return ir.mem("b", k * 300 + 3072) end })
+    local asked <const> = {}
+    for line in text:gmatch("%(void%)%(b %+ 300 %* k %+ (%d+)%)") do asked[#asked + 1] = line end
+    lu.assertEquals(asked, { "3072", "3972", "4872" })
 end
 
 os.exit(lu.LuaUnit.run())
