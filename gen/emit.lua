@@ -288,6 +288,18 @@ printers["for"] = function(self, node)
     self:line("}")
 end
 
+function printers.walk(self, node)
+    local first <const>, steps <const> = {}, {}
+    for i, pointer in ipairs(node.pointers) do
+        first[i] = ("*%s = %s"):format(pointer.name, value_text(pointer.from))
+        steps[i] = ("%s += %d"):format(pointer.name, pointer.step)
+    end
+    self:line(("for (const float %s; %s != %s; %s) {"):format(table.concat(first, ", "),
+        node.pointers[1].name, value_text(node.to), table.concat(steps, ", ")))
+    print_body(self, node.body)
+    self:line("}")
+end
+
 printers["if"] = function(self, node)
     self:line(("if (%s) {"):format(self:op_text(node.fn, node.args)))
     print_body(self, node.body)

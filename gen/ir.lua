@@ -171,6 +171,14 @@ function Block:loop(options, build)
         to = ir.index(options.to), step = options.step or 1, below = options.below, body = body })
 end
 
+-- for (name = from, …; name != to; name += step, …): a loop over pointers instead of an index.
+-- pointers: list of {name, from (a mem), step (an integer)}; `to`, a mem, is where the first ends.
+function Block:walk(pointers, to, build)
+    local body <const> = ir.block()
+    build(body)
+    push(self, { kind = "walk", pointers = pointers, to = to, body = body })
+end
+
 -- The same with constant bounds and a count: unrolled (constants to `build`) or a loop.
 function Block:each(var, count, unrolled, build)
     if count == 0 then return end
@@ -245,6 +253,13 @@ local function collect_uses(block, seen, declared)
             declared[node.var] = true
             note_use(seen, node.step)
             note_use(seen, node.from)
+            note_use(seen, node.to)
+        elseif kind == "walk" then
+            for _, pointer in ipairs(node.pointers) do
+                declared[pointer.name] = true
+                note_use(seen, pointer.name)
+                note_use(seen, pointer.from)
+            end
             note_use(seen, node.to)
         end
         for k = 1, args and #args or 0 do note_use(seen, args[k]) end

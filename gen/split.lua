@@ -175,6 +175,10 @@ function Cutter:cut(block, outer)
                     self.order = self.order + 1
                     inside[node.var] = { type = "size", order = self.order }
                 end
+                for _, pointer in ipairs(node.pointers or {}) do
+                    self.order = self.order + 1
+                    inside[pointer.name] = { type = "pointer", order = self.order }
+                end
                 self:cut(inner, inside)
             end
         end

@@ -6,6 +6,7 @@
 -- other: rounding errors then grow with the block, not with the depth. The running sum waits in
 -- memory (`carry`), so the tile needs no more registers. Beyond LONGEST_BIASED the bias comes last:
 -- a large one at the start of a long chain would coarsen every sum behind it.
+local ir <const> = require("gen.ir")
 local numbers <const> = require("gen.plan.numbers")
 
 local tile <const> = {}
@@ -55,12 +56,35 @@ local function emit_steps(block, spec, k, count)
     end
 end
 
+-- Whether a multiply-add loads its factor of A itself. In a loop over an index clang gives that
+-- load two registers, which splits the instruction in two; pointers that walk do not.
+local function loads_in_products(spec)
+    return spec.vectors == 1 and spec.rows > 1
+        and not (spec.load_a or spec.load_b or spec.prefetch or spec.ahead)
+end
+
+-- The turns of `from` on as a walk of pointers along A and B.
+local function emit_walk(block, spec, from, turns)
+    local pointers <const>, walking <const> = {}, setmetatable({}, { __index = spec })
+    for i, side in ipairs({ "b", "a" }) do
+        local name <const>, at <const> = side .. "_at", spec[side]
+        local start <const> = at(from, 0)
+        local function from_start(k, n) return at(from + k, n).index + start.index * -1 end
+        pointers[i] = { name = name, from = start, step = ir.constant(from_start(spec.unroll, 0)) }
+        walking[side] = function(k, n) return ir.mem(name, from_start(k, n)) end
+    end
+    block:walk(pointers, ir.offset(pointers[1].from, turns * pointers[1].step),
+        function(body) emit_steps(body, walking, ir.index(0), spec.unroll) end)
+end
+
 -- Steps [from, from + count), count known.
 local function emit_range(block, spec, from, count)
     local unroll <const> = spec.unroll
     local turns <const>, rest <const> = count // unroll, count % unroll
     if turns == 1 then
         emit_steps(block, spec, from, unroll)
+    elseif turns > 1 and loads_in_products(spec) then
+        emit_walk(block, spec, from, turns)
     elseif turns > 1 then
         block:loop({ var = "k", from = from, to = from + turns * unroll, step = unroll,
             below = true }, function(body, k) emit_steps(body, spec, k, unroll) end)

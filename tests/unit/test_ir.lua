@@ -284,6 +284,20 @@ function TestFunctions:test_local_names_are_no_parameters()
     lu.assertEquals(param_names(fn), { "out" })
 end
 
+function TestFunctions:test_pointers_of_a_walk_are_local()
+    local fn <const> = ir.func("f", { "F." }, { { "input", "at" }, { "input", "a" },
+        { "size", "n" }, { "output", "out" } }, function(block)
+        block:walk({ { name = "at", from = ir.mem("a", 2), step = 3 } },
+            ir.mem("a", ir.var("n") * 3 + 2), function(body)
+                body:let("float", "v", "load_f32", ir.mem("at", 1))
+                body:run("store_value", ir.mem("out"), "v")
+            end)
+    end)
+    lu.assertEquals(param_names(fn), { "a", "n", "out" })
+    lu.assertStrContains(print_c(fn),
+        "for (const float *at = a + 2; at != a + 3 * n + 2; at += 3) {")
+end
+
 function TestFunctions:test_conditions_and_calls_count_as_uses()
     local inner <const> = ir.func("g", { "G." }, { { "output", "out" } }, function(block)
         block:run("store_zero", ir.mem("out"))

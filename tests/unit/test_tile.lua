@@ -64,4 +64,36 @@ function TestAhead:test_a_line_of_every_page_is_asked_for()
     lu.assertEquals(asked, { "3072", "3972", "4872" })
 end
 
+TestWalk = {}
+
+-- The C text of a tile of `rows` x `vectors` and 12 steps, 4 a turn: rows of 20 from `a` + 3.
+local function tile_text(rows, vectors)
+    local fn <const> = ir.func("product", { "A product." },
+        { { "pointer", "a" }, { "pointer", "b" }, { "writable", "dst" } }, function(body)
+            local c <const> = tile.product(body, { title = "Tile.", rows = rows,
+                vectors = vectors, registers = 16, depth = 12, unroll = 4, index = ir.index,
+                a = function(k, r) return ir.mem("a", k + r * 20 + 3) end,
+                b = function(k, v) return ir.mem("b", k * (8 * vectors) + v * 8) end })
+            body:run("store", ir.mem("dst", ir.index(0)), c[0][0])
+        end)
+    local printer <const> = emit.printer(isa.get("avx2"))
+    printer:func(fn)
+    return printer:text()
+end
+
+function TestWalk:test_tiles_one_vector_wide_walk_pointers()
+    local text <const> = tile_text(2, 1)
+    lu.assertStrContains(text, "for (const float *b_at = b, *a_at = a + 3; b_at != b + 96; "
+        .. "b_at += 32, a_at += 4) {")
+    lu.assertStrContains(text, "_mm256_loadu_ps(b_at + 24)")
+    lu.assertStrContains(text, "a_at + 20)")
+    lu.assertStrContains(text, "a_at + 23)")
+end
+
+-- Wider ones use a factor several times: its load stands alone.
+function TestWalk:test_others_count()
+    lu.assertStrContains(tile_text(2, 2), "for (size_t k = 0; k < 12; k += 4) {")
+    lu.assertStrContains(tile_text(1, 1), "for (size_t k = 0; k < 12; k += 4) {")
+end
+
 os.exit(lu.LuaUnit.run())
