@@ -17,6 +17,7 @@ local scalar_ops <const> = {
     share_end_after = "($1 * ($2 + 1) + $4 % $3) / $3",
     outside_in = "$1 % 2 == 0 ? $1 / 2 : $2 - $1 / 2",
     transpose = "transpose_block($1, $2, $3, $4)",
+    transpose_part = "transpose_part($1, $2, $3, $4, $5)",
     regroup = "regroup_block($1, $2, $3, $4, $5)",
     nonzero = "$1 != 0",
     times_zero = "$[1] * 0.0f",
@@ -56,7 +57,8 @@ local scalar_ops <const> = {
     store_keep_add = "$[1] = $[2] != 0 ? $[3] : minus_infinity()",
 }
 
-local scalar_helpers <const> = { transpose = "transpose_block", regroup = "regroup_block",
+local scalar_helpers <const> = { transpose = "transpose_block",
+    transpose_part = "transpose_part", regroup = "regroup_block",
     value_allowed = "minus_infinity",
     store_keep = "minus_infinity",
     store_keep_add = "minus_infinity" }

@@ -111,6 +111,29 @@ isa.vocabulary = {
 -- as there are groups in a vector.
 isa.required_helpers = { "transpose_block", "regroup_block" }
 
+-- The transpose of a block with fewer rows than lanes, from ops and helpers that are there.
+local function transpose_part(data)
+    local lanes <const>, lines <const> = data.lanes, {}
+    local function op(name, first, second)
+        return (data.ops[name].text:gsub("%$1", first):gsub("%$2", second or ""))
+    end
+    for row = 0, lanes - 1 do
+        local value <const> = ("%d < rows ? %s : %s"):format(row,
+            op("load", ("src + %d * src_stride"):format(row)), op("zero", ""))
+        lines[#lines + 1] = "    " .. op("store", ("block + %d"):format(row * lanes), value)
+    end
+    return { needs = { "transpose_block" }, text = ([[
+/* The same with `rows` rows, and zeros for those up to %d. */
+static inline void transpose_part(const float *src, size_t src_stride, float *dst,
+                                  size_t dst_stride, size_t rows)
+{
+    float block[%d];
+%s;
+    transpose_block(block, %d, dst, dst_stride);
+}
+]]):format(lanes, lanes * lanes, table.concat(lines, ";\n"), lanes) }
+end
+
 local loaded <const> = {}
 
 -- The data table of ISA `name`; raises a plain error for an unknown name or an incomplete file.
@@ -126,6 +149,7 @@ function isa.get(name)
     for _, helper in ipairs(isa.required_helpers) do
         assert(data.helpers[helper], ("isa %s lacks helper %s"):format(name, helper))
     end
+    data.helpers.transpose_part = transpose_part(data)
     loaded[name] = data
     return data
 end

@@ -10,13 +10,15 @@ local transpose <const> = require("gen.stage.transpose")
 
 local scores <const> = {}
 
--- Clears the lanes of queries that do not exist, so that they compute with zeros.
-local function clear_unused_lanes(block, ctx, dst, rows)
+-- Clears the lanes of queries that do not exist, from row `first` on, so that they compute with
+-- zeros.
+local function clear_unused_lanes(block, ctx, dst, first, rows)
     local unused <const> = ctx.block.width - ctx.block.queries
-    if unused == 0 then return end
-    block:each("row", rows, ctx.straight, function(body, r)
+    if unused == 0 or first == rows then return end
+    block:each("row", rows - first, ctx.straight, function(body, r)
         for lane = 0, unused - 1 do
-            body:run("store_zero", ir.offset(dst, r * ctx.block.width + ctx.block.queries + lane))
+            body:run("store_zero", ir.offset(dst, (r + first) * ctx.block.width
+                + ctx.block.queries + lane))
         end
     end)
 end
@@ -62,9 +64,11 @@ function scores.gather_queries(ctx)
     return ir.func("gather_queries" .. ctx.suffix,
         { ("%d queries, transposed to [head_dim][query]."):format(ctx.block.queries) },
         ctx.parameters, function(block)
-            transpose(block, ctx, { mem = ctx.query_rows, row = plan.q.row },
-                { mem = ctx.queries, row = ctx.block.width }, ctx.block.queries, depth)
-            clear_unused_lanes(block, ctx, ctx.queries, depth)
+            local cleared <const> = transpose(block, ctx,
+                { mem = ctx.query_rows, row = plan.q.row },
+                { mem = ctx.queries, row = ctx.block.width, padded = true },
+                ctx.block.queries, depth)
+            clear_unused_lanes(block, ctx, ctx.queries, cleared, depth)
             if plan.attention.skips then clear_padded_lanes(block, ctx, depth) end
             local scale <const> = ctx.problem.fold.query_scale
             if scale == 1.0 then return end
@@ -89,10 +93,11 @@ function scores.gather_mask(ctx)
         { ("The mask of %d queries, transposed to [key][query]; -inf: do not attend."):format(
             ctx.block.queries) },
         ctx.parameters, function(block)
+            local cleared = 0
             if not keep then
-                transpose(block, ctx, { mem = ctx.mask_add, row = row },
-                    { mem = ctx.mask_panel, row = ctx.block.width }, ctx.block.queries,
-                    problem.kv_len)
+                cleared = transpose(block, ctx, { mem = ctx.mask_add, row = row },
+                    { mem = ctx.mask_panel, row = ctx.block.width, padded = true },
+                    ctx.block.queries, problem.kv_len)
             else
                 block:each("row", ctx.block.queries, ctx.straight, function(body, r)
                     body:each("key", problem.kv_len, ctx.straight, function(inner, key)
@@ -107,7 +112,7 @@ function scores.gather_mask(ctx)
                     end)
                 end)
             end
-            clear_unused_lanes(block, ctx, ctx.mask_panel, problem.kv_len)
+            clear_unused_lanes(block, ctx, ctx.mask_panel, cleared, problem.kv_len)
         end)
 end
 

@@ -15,16 +15,25 @@ local function each_start(block, ctx, name, length, visit)
 end
 
 -- to[c][r] = from[r][c] for r below `rows` and c below `columns`; from and to are {mem, row}: where
--- the matrix starts, and floats from one row to the next.
+-- the matrix starts, and floats from one row to the next. `to.padded`: rows of `to` are whole
+-- vectors. Returns how many of them got zeros behind their last element.
 local function transpose(block, ctx, from, to, rows, columns)
+    local lanes <const> = ctx.lanes
+    local edge <const> = to.padded and columns >= lanes and rows % lanes or 0
     local done_rows, done_columns = 0, 0
-    if rows >= ctx.lanes and columns >= ctx.lanes then
-        done_rows = each_start(block, ctx, "row_block", rows, function(body, r)
-            done_columns = each_start(body, ctx, "column_block", columns, function(inner, c)
-                inner:run("transpose", ir.offset(from.mem, r * from.row + c),
-                    ir.index(from.row), ir.offset(to.mem, c * to.row + r), ir.index(to.row))
-            end)
+    local function strip(body, r, count)
+        done_columns = each_start(body, ctx, "column_block", columns, function(inner, c)
+            inner:run(count and "transpose_part" or "transpose",
+                ir.offset(from.mem, r * from.row + c), ir.index(from.row),
+                ir.offset(to.mem, c * to.row + r), ir.index(to.row), count)
         end)
+    end
+    if columns >= lanes and rows - edge >= lanes then
+        done_rows = each_start(block, ctx, "row_block", rows - edge, strip)
+    end
+    if edge > 0 then
+        strip(block, ir.index(rows - edge), ir.index(edge))
+        done_rows = rows
     end
     local function copy(first_row, row_count, first_column, column_count)
         if row_count == 0 or column_count == 0 then return end
@@ -38,6 +47,7 @@ local function transpose(block, ctx, from, to, rows, columns)
     end
     copy(0, done_rows, done_columns, columns - done_columns)
     copy(done_rows, rows - done_rows, 0, columns)
+    return edge > 0 and done_columns or 0
 end
 
 return transpose

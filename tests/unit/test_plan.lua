@@ -751,6 +751,24 @@ function TestGeneration:test_every_shape_generates_soon()
     print(("\ngeneration: slowest %s, %.3f s"):format(slowest_name, slowest))
 end
 
+-- The twelve heads of a class token, transposed by whole vectors: nothing is cleared on its own.
+function TestGeneration:test_few_queries_are_transposed_in_blocks()
+    local record <const> = make_record({ name = "token", seq_len = 1, kv_len = 197, d_model = 768,
+        heads = 12, queries = "first" })
+    record.isa = { "avx512" }
+    local bundle <const> = generate.bundle(record)
+    for _, file in ipairs(bundle.files) do
+        if file.path == bundle.manifest.variants[1].kernel then
+            local gather <const> = file.text:match("void gather_queries_12(.-)\n}")
+            lu.assertStrContains(gather, "transpose_part(query_rows + 16 * column_block, 768, "
+                .. "queries + 256 * column_block, 16, 12);")
+            lu.assertNotStrContains(gather, "0.0f")
+            return
+        end
+    end
+    lu.fail("no kernel")
+end
+
 -- ---- Packed layout -------------------------------------------------------------------------
 
 TestLayoutHash = {}
