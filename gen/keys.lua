@@ -276,6 +276,7 @@ scores_fields[#scores_fields + 1] = { name = "orientation", kind = "choice",
     choices = { "queries", "dims", "heads" } }
 scores_fields[#scores_fields + 1] = { name = "key_block", kind = "integer", most = 4096,
     tried = { 32, 96, 192, 256, 384, 4096 } }
+scores_fields[#scores_fields + 1] = { name = "prefetch", kind = "boolean" }
 
 local context_fields <const> = tile_fields(true)
 context_fields[#context_fields + 1] = { name = "orientation", kind = "choice",

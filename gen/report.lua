@@ -66,7 +66,7 @@ local orientation_names <const> = { queries = "queries", dims = "the head", head
 
 local function scores_report(attention)
     local data <const> = { orientation = attention.orientation, reason = attention.reason,
-        keys_prefetched_ahead = attention.key_ahead,
+        keys_prefetched_ahead = attention.key_ahead, prefetches = attention.prefetch or nil,
         items_a_vector = attention.items and attention.items > 1 and attention.items or nil,
         blocks = {} }
     for i, block in ipairs(attention.blocks) do
@@ -174,7 +174,8 @@ function report.lines(data)
             scores.keys_prefetched_ahead and (", a line a page of keys and"
                 .. " values prefetched %d keys ahead"):format(scores.keys_prefetched_ahead) or "")
     else
-        put("scores: key tiles %s, k unrolled by %d", scores.key_tiles, scores.unroll)
+        put("scores: key tiles %s, k unrolled by %d%s", scores.key_tiles, scores.unroll,
+            scores.prefetches and ", what the next blocks read prefetched" or "")
     end
     put("softmax: %s%s, base %s, %s", data.softmax.fused and "in the score tiles, " or "",
         data.softmax.rows == "whole" and "whole rows"

@@ -47,7 +47,9 @@ local function emit_step(block, spec, k)
 end
 
 local function emit_steps(block, spec, k, count)
-    if spec.prefetch then block:run("prefetch", spec.prefetch(k)) end
+    for _, line in ipairs(spec.prefetch and spec.prefetch(k, block) or {}) do
+        block:run("prefetch", line)
+    end
     for i = 0, count - 1 do
         if spec.ahead and i % numbers.rows_a_page(spec.ahead.row) == 0 then
             block:run("prefetch_soon", spec.ahead.line(k + i))
@@ -129,7 +131,7 @@ end
 --   load_a(block, name, mem), load_b(block, name, mem, v)
 --                      how a vector comes from there (nil: A by broadcast, B as it lies)
 --   start(r, v)        op and arguments of what is added to the product; nil: zero
---   prefetch(k)        memory to ask for at depth k, once a turn; nil: none
+--   prefetch(k, block) list of memory to ask for at depth k, once a turn; nil: none
 --   ahead              {row = floats from depth to depth, line(k) = memory pages behind depth k's}:
 --                      a line of every page is asked for; nil: none
 --   carry              {load(block, name, r, v) -> name, store(block, c, r, v)}: memory that holds

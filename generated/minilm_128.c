@@ -56,7 +56,7 @@
  *   attention: 2 blocks of 64 queries (4 vectors), context row tiles 4x13 + 1x12
  *   context: lanes along the head: 9667 cycles predicted with lanes along queries, 8957 along
  *     the head
- *   scores: key tiles 21x6 + 1x2, k unrolled by 1
+ *   scores: key tiles 21x6 + 1x2, k unrolled by 1, what the next blocks read prefetched
  *   softmax: in the score tiles, whole rows, base 2, exact
  *   context: tile 13x2, k unrolled by 1
  *   context: rows with NaN computed again from allowed keys
@@ -825,9 +825,10 @@ static void start_softmax_64(float *restrict maxima, float *restrict references,
 }
 
 /* Weights of keys that every query sees. */
-APART void scores_open_64(const float *restrict key_rows, float *restrict queries,
+APART void scores_open_64(const float *restrict query_rows, const float *restrict key_rows,
+    const float *restrict value_rows, float *restrict out_rows, float *restrict queries,
     float *restrict scores, float *restrict maxima, float *restrict references,
-    float *restrict sums, size_t key_full)
+    float *restrict sums, size_t query0, size_t key_full)
 {
     const __m512 ref0 = _mm512_loadu_ps(references);
     __m512 max0 = _mm512_loadu_ps(maxima);
@@ -925,6 +926,11 @@ APART void scores_open_64(const float *restrict key_rows, float *restrict querie
         const __m512 p0_3 = vec_exp2(x0_3);
         sum3 = _mm512_add_ps(sum3, p0_3);
         _mm512_storeu_ps(scores + 64 * key + 48, p0_3);
+        _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4096), _MM_HINT_T1);
+        _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4096), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 2048), _MM_HINT_T1);
+        const size_t next_out0 = 16 * key / 32;
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out0 + 24576), _MM_HINT_T1);
         max0 = _mm512_max_ps(max0, c1_0);
         const __m512 x1_0 = _mm512_sub_ps(c1_0, ref0);
         const __m512 p1_0 = vec_exp2(x1_0);
@@ -945,6 +951,11 @@ APART void scores_open_64(const float *restrict key_rows, float *restrict querie
         const __m512 p1_3 = vec_exp2(x1_3);
         sum3 = _mm512_add_ps(sum3, p1_3);
         _mm512_storeu_ps(scores + 64 * key + 112, p1_3);
+        _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4112), _MM_HINT_T1);
+        _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4112), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 2064), _MM_HINT_T1);
+        const size_t next_out1 = (16 * key + 16) / 32;
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out1 + 24592), _MM_HINT_T1);
         max0 = _mm512_max_ps(max0, c2_0);
         const __m512 x2_0 = _mm512_sub_ps(c2_0, ref0);
         const __m512 p2_0 = vec_exp2(x2_0);
@@ -965,6 +976,11 @@ APART void scores_open_64(const float *restrict key_rows, float *restrict querie
         const __m512 p2_3 = vec_exp2(x2_3);
         sum3 = _mm512_add_ps(sum3, p2_3);
         _mm512_storeu_ps(scores + 64 * key + 176, p2_3);
+        _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4128), _MM_HINT_T1);
+        _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4128), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 2080), _MM_HINT_T1);
+        const size_t next_out2 = (16 * key + 32) / 32;
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out2 + 24608), _MM_HINT_T1);
         max0 = _mm512_max_ps(max0, c3_0);
         const __m512 x3_0 = _mm512_sub_ps(c3_0, ref0);
         const __m512 p3_0 = vec_exp2(x3_0);
@@ -985,6 +1001,11 @@ APART void scores_open_64(const float *restrict key_rows, float *restrict querie
         const __m512 p3_3 = vec_exp2(x3_3);
         sum3 = _mm512_add_ps(sum3, p3_3);
         _mm512_storeu_ps(scores + 64 * key + 240, p3_3);
+        _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4144), _MM_HINT_T1);
+        _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4144), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 2096), _MM_HINT_T1);
+        const size_t next_out3 = (16 * key + 48) / 32;
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out3 + 24624), _MM_HINT_T1);
         max0 = _mm512_max_ps(max0, c4_0);
         const __m512 x4_0 = _mm512_sub_ps(c4_0, ref0);
         const __m512 p4_0 = vec_exp2(x4_0);
@@ -1005,6 +1026,11 @@ APART void scores_open_64(const float *restrict key_rows, float *restrict querie
         const __m512 p4_3 = vec_exp2(x4_3);
         sum3 = _mm512_add_ps(sum3, p4_3);
         _mm512_storeu_ps(scores + 64 * key + 304, p4_3);
+        _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4160), _MM_HINT_T1);
+        _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4160), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 2112), _MM_HINT_T1);
+        const size_t next_out4 = (16 * key + 64) / 32;
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out4 + 24640), _MM_HINT_T1);
         max0 = _mm512_max_ps(max0, c5_0);
         const __m512 x5_0 = _mm512_sub_ps(c5_0, ref0);
         const __m512 p5_0 = vec_exp2(x5_0);
@@ -1025,6 +1051,11 @@ APART void scores_open_64(const float *restrict key_rows, float *restrict querie
         const __m512 p5_3 = vec_exp2(x5_3);
         sum3 = _mm512_add_ps(sum3, p5_3);
         _mm512_storeu_ps(scores + 64 * key + 368, p5_3);
+        _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4176), _MM_HINT_T1);
+        _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4176), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 2128), _MM_HINT_T1);
+        const size_t next_out5 = (16 * key + 80) / 32;
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out5 + 24656), _MM_HINT_T1);
     }
     _mm512_storeu_ps(maxima, max0);
     _mm512_storeu_ps(sums, sum0);
@@ -1037,9 +1068,10 @@ APART void scores_open_64(const float *restrict key_rows, float *restrict querie
 }
 
 /* Weights of keys that some query does not see. */
-APART void scores_masked_64(const float *restrict key_rows, float *restrict queries,
+APART void scores_masked_64(const float *restrict query_rows, const float *restrict key_rows,
+    const float *restrict value_rows, float *restrict out_rows, float *restrict queries,
     float *restrict scores, float *restrict maxima, float *restrict references,
-    float *restrict sums, size_t length, size_t key_full, size_t key_end)
+    float *restrict sums, size_t query0, size_t length, size_t key_full, size_t key_end)
 {
     const __m512 ref0 = _mm512_loadu_ps(references);
     __m512 max0 = _mm512_loadu_ps(maxima);
@@ -1145,6 +1177,11 @@ APART void scores_masked_64(const float *restrict key_rows, float *restrict quer
         const __m512 p0_3 = vec_exp2(x0_3);
         sum3 = _mm512_add_ps(sum3, p0_3);
         _mm512_storeu_ps(scores + 64 * key + 48, p0_3);
+        _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4096), _MM_HINT_T1);
+        _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4096), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 2048), _MM_HINT_T1);
+        const size_t next_out0 = 16 * key / 32;
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out0 + 24576), _MM_HINT_T1);
         const int in_length1 = (key + 1) < length;
         const __mmask16 row1 = (__mmask16)(0u - (unsigned)(in_length1));
         const __m512 s1_0 = _mm512_mask_blend_ps(row1, hidden, c1_0);
@@ -1171,6 +1208,11 @@ APART void scores_masked_64(const float *restrict key_rows, float *restrict quer
         const __m512 p1_3 = vec_exp2(x1_3);
         sum3 = _mm512_add_ps(sum3, p1_3);
         _mm512_storeu_ps(scores + 64 * key + 112, p1_3);
+        _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4112), _MM_HINT_T1);
+        _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4112), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 2064), _MM_HINT_T1);
+        const size_t next_out1 = (16 * key + 16) / 32;
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out1 + 24592), _MM_HINT_T1);
         const int in_length2 = (key + 2) < length;
         const __mmask16 row2 = (__mmask16)(0u - (unsigned)(in_length2));
         const __m512 s2_0 = _mm512_mask_blend_ps(row2, hidden, c2_0);
@@ -1197,6 +1239,11 @@ APART void scores_masked_64(const float *restrict key_rows, float *restrict quer
         const __m512 p2_3 = vec_exp2(x2_3);
         sum3 = _mm512_add_ps(sum3, p2_3);
         _mm512_storeu_ps(scores + 64 * key + 176, p2_3);
+        _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4128), _MM_HINT_T1);
+        _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4128), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 2080), _MM_HINT_T1);
+        const size_t next_out2 = (16 * key + 32) / 32;
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out2 + 24608), _MM_HINT_T1);
         const int in_length3 = (key + 3) < length;
         const __mmask16 row3 = (__mmask16)(0u - (unsigned)(in_length3));
         const __m512 s3_0 = _mm512_mask_blend_ps(row3, hidden, c3_0);
@@ -1223,6 +1270,11 @@ APART void scores_masked_64(const float *restrict key_rows, float *restrict quer
         const __m512 p3_3 = vec_exp2(x3_3);
         sum3 = _mm512_add_ps(sum3, p3_3);
         _mm512_storeu_ps(scores + 64 * key + 240, p3_3);
+        _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4144), _MM_HINT_T1);
+        _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4144), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 2096), _MM_HINT_T1);
+        const size_t next_out3 = (16 * key + 48) / 32;
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out3 + 24624), _MM_HINT_T1);
         const int in_length4 = (key + 4) < length;
         const __mmask16 row4 = (__mmask16)(0u - (unsigned)(in_length4));
         const __m512 s4_0 = _mm512_mask_blend_ps(row4, hidden, c4_0);
@@ -1249,6 +1301,11 @@ APART void scores_masked_64(const float *restrict key_rows, float *restrict quer
         const __m512 p4_3 = vec_exp2(x4_3);
         sum3 = _mm512_add_ps(sum3, p4_3);
         _mm512_storeu_ps(scores + 64 * key + 304, p4_3);
+        _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4160), _MM_HINT_T1);
+        _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4160), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 2112), _MM_HINT_T1);
+        const size_t next_out4 = (16 * key + 64) / 32;
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out4 + 24640), _MM_HINT_T1);
         const int in_length5 = (key + 5) < length;
         const __mmask16 row5 = (__mmask16)(0u - (unsigned)(in_length5));
         const __m512 s5_0 = _mm512_mask_blend_ps(row5, hidden, c5_0);
@@ -1275,6 +1332,11 @@ APART void scores_masked_64(const float *restrict key_rows, float *restrict quer
         const __m512 p5_3 = vec_exp2(x5_3);
         sum3 = _mm512_add_ps(sum3, p5_3);
         _mm512_storeu_ps(scores + 64 * key + 368, p5_3);
+        _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4176), _MM_HINT_T1);
+        _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4176), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 2128), _MM_HINT_T1);
+        const size_t next_out5 = (16 * key + 80) / 32;
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out5 + 24656), _MM_HINT_T1);
     }
     _mm512_storeu_ps(maxima, max0);
     _mm512_storeu_ps(sums, sum0);
@@ -1287,9 +1349,10 @@ APART void scores_masked_64(const float *restrict key_rows, float *restrict quer
 }
 
 /* Weights of the last 2 keys, where some query sees them. */
-APART void scores_rest_64(const float *restrict key_rows, float *restrict queries,
+APART void scores_rest_64(const float *restrict query_rows, const float *restrict key_rows,
+    const float *restrict value_rows, float *restrict out_rows, float *restrict queries,
     float *restrict scores, float *restrict maxima, float *restrict references,
-    float *restrict sums, size_t length, size_t key_end)
+    float *restrict sums, size_t query0, size_t length, size_t key_end)
 {
     const __m512 ref0 = _mm512_loadu_ps(references);
     __m512 max0 = _mm512_loadu_ps(maxima);
@@ -1356,6 +1419,10 @@ APART void scores_rest_64(const float *restrict key_rows, float *restrict querie
         const __m512 p0_3 = vec_exp2(x0_3);
         sum3 = _mm512_add_ps(sum3, p0_3);
         _mm512_storeu_ps(scores + 8112, p0_3);
+        _mm_prefetch((const char *)(key_rows + 32 * query0 + 6112), _MM_HINT_T1);
+        _mm_prefetch((const char *)(value_rows + 32 * query0 + 6112), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 4064), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 48768), _MM_HINT_T1);
         const int in_length1 = 127 < length;
         const __mmask16 row1 = (__mmask16)(0u - (unsigned)(in_length1));
         const __m512 s1_0 = _mm512_mask_blend_ps(row1, hidden, c1_0);
@@ -1382,6 +1449,10 @@ APART void scores_rest_64(const float *restrict key_rows, float *restrict querie
         const __m512 p1_3 = vec_exp2(x1_3);
         sum3 = _mm512_add_ps(sum3, p1_3);
         _mm512_storeu_ps(scores + 8176, p1_3);
+        _mm_prefetch((const char *)(key_rows + 32 * query0 + 6128), _MM_HINT_T1);
+        _mm_prefetch((const char *)(value_rows + 32 * query0 + 6128), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 4080), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 48784), _MM_HINT_T1);
     }
     _mm512_storeu_ps(maxima, max0);
     _mm512_storeu_ps(sums, sum0);
@@ -1548,8 +1619,9 @@ static int is_unproven_64(float *restrict sums)
 }
 
 /* Weights of keys that every query sees. */
-APART void try_scores_open_64(const float *restrict key_rows, float *restrict queries,
-    float *restrict scores, float *restrict sums, size_t key_full)
+APART void try_scores_open_64(const float *restrict query_rows, const float *restrict key_rows,
+    const float *restrict value_rows, float *restrict out_rows, float *restrict queries,
+    float *restrict scores, float *restrict sums, size_t query0, size_t key_full)
 {
     __m512 sum0 = _mm512_loadu_ps(sums);
     __m512 sum1 = _mm512_loadu_ps(sums + 16);
@@ -1631,6 +1703,11 @@ APART void try_scores_open_64(const float *restrict key_rows, float *restrict qu
         const __m512 p0_3 = vec_exp2(c0_3);
         sum3 = _mm512_add_ps(sum3, p0_3);
         _mm512_storeu_ps(scores + 64 * key + 48, p0_3);
+        _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4096), _MM_HINT_T1);
+        _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4096), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 2048), _MM_HINT_T1);
+        const size_t next_out0 = 16 * key / 32;
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out0 + 24576), _MM_HINT_T1);
         const __m512 p1_0 = vec_exp2(c1_0);
         sum0 = _mm512_add_ps(sum0, p1_0);
         _mm512_storeu_ps(scores + 64 * key + 64, p1_0);
@@ -1643,6 +1720,11 @@ APART void try_scores_open_64(const float *restrict key_rows, float *restrict qu
         const __m512 p1_3 = vec_exp2(c1_3);
         sum3 = _mm512_add_ps(sum3, p1_3);
         _mm512_storeu_ps(scores + 64 * key + 112, p1_3);
+        _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4112), _MM_HINT_T1);
+        _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4112), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 2064), _MM_HINT_T1);
+        const size_t next_out1 = (16 * key + 16) / 32;
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out1 + 24592), _MM_HINT_T1);
         const __m512 p2_0 = vec_exp2(c2_0);
         sum0 = _mm512_add_ps(sum0, p2_0);
         _mm512_storeu_ps(scores + 64 * key + 128, p2_0);
@@ -1655,6 +1737,11 @@ APART void try_scores_open_64(const float *restrict key_rows, float *restrict qu
         const __m512 p2_3 = vec_exp2(c2_3);
         sum3 = _mm512_add_ps(sum3, p2_3);
         _mm512_storeu_ps(scores + 64 * key + 176, p2_3);
+        _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4128), _MM_HINT_T1);
+        _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4128), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 2080), _MM_HINT_T1);
+        const size_t next_out2 = (16 * key + 32) / 32;
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out2 + 24608), _MM_HINT_T1);
         const __m512 p3_0 = vec_exp2(c3_0);
         sum0 = _mm512_add_ps(sum0, p3_0);
         _mm512_storeu_ps(scores + 64 * key + 192, p3_0);
@@ -1667,6 +1754,11 @@ APART void try_scores_open_64(const float *restrict key_rows, float *restrict qu
         const __m512 p3_3 = vec_exp2(c3_3);
         sum3 = _mm512_add_ps(sum3, p3_3);
         _mm512_storeu_ps(scores + 64 * key + 240, p3_3);
+        _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4144), _MM_HINT_T1);
+        _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4144), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 2096), _MM_HINT_T1);
+        const size_t next_out3 = (16 * key + 48) / 32;
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out3 + 24624), _MM_HINT_T1);
         const __m512 p4_0 = vec_exp2(c4_0);
         sum0 = _mm512_add_ps(sum0, p4_0);
         _mm512_storeu_ps(scores + 64 * key + 256, p4_0);
@@ -1679,6 +1771,11 @@ APART void try_scores_open_64(const float *restrict key_rows, float *restrict qu
         const __m512 p4_3 = vec_exp2(c4_3);
         sum3 = _mm512_add_ps(sum3, p4_3);
         _mm512_storeu_ps(scores + 64 * key + 304, p4_3);
+        _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4160), _MM_HINT_T1);
+        _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4160), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 2112), _MM_HINT_T1);
+        const size_t next_out4 = (16 * key + 64) / 32;
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out4 + 24640), _MM_HINT_T1);
         const __m512 p5_0 = vec_exp2(c5_0);
         sum0 = _mm512_add_ps(sum0, p5_0);
         _mm512_storeu_ps(scores + 64 * key + 320, p5_0);
@@ -1691,6 +1788,11 @@ APART void try_scores_open_64(const float *restrict key_rows, float *restrict qu
         const __m512 p5_3 = vec_exp2(c5_3);
         sum3 = _mm512_add_ps(sum3, p5_3);
         _mm512_storeu_ps(scores + 64 * key + 368, p5_3);
+        _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4176), _MM_HINT_T1);
+        _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4176), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 2128), _MM_HINT_T1);
+        const size_t next_out5 = (16 * key + 80) / 32;
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out5 + 24656), _MM_HINT_T1);
     }
     _mm512_storeu_ps(sums, sum0);
     _mm512_storeu_ps(sums + 16, sum1);
@@ -1699,8 +1801,10 @@ APART void try_scores_open_64(const float *restrict key_rows, float *restrict qu
 }
 
 /* Weights of keys that some query does not see. */
-APART void try_scores_masked_64(const float *restrict key_rows, float *restrict queries,
-    float *restrict scores, float *restrict sums, size_t length, size_t key_full, size_t key_end)
+APART void try_scores_masked_64(const float *restrict query_rows, const float *restrict key_rows,
+    const float *restrict value_rows, float *restrict out_rows, float *restrict queries,
+    float *restrict scores, float *restrict sums, size_t query0, size_t length, size_t key_full,
+    size_t key_end)
 {
     __m512 sum0 = _mm512_loadu_ps(sums);
     __m512 sum1 = _mm512_loadu_ps(sums + 16);
@@ -1790,6 +1894,11 @@ APART void try_scores_masked_64(const float *restrict key_rows, float *restrict 
         const __m512 p0_3 = vec_exp2(s0_3);
         sum3 = _mm512_add_ps(sum3, p0_3);
         _mm512_storeu_ps(scores + 64 * key + 48, p0_3);
+        _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4096), _MM_HINT_T1);
+        _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4096), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 2048), _MM_HINT_T1);
+        const size_t next_out0 = 16 * key / 32;
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out0 + 24576), _MM_HINT_T1);
         const int in_length1 = (key + 1) < length;
         const __mmask16 row1 = (__mmask16)(0u - (unsigned)(in_length1));
         const __m512 s1_0 = _mm512_mask_blend_ps(row1, hidden, c1_0);
@@ -1808,6 +1917,11 @@ APART void try_scores_masked_64(const float *restrict key_rows, float *restrict 
         const __m512 p1_3 = vec_exp2(s1_3);
         sum3 = _mm512_add_ps(sum3, p1_3);
         _mm512_storeu_ps(scores + 64 * key + 112, p1_3);
+        _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4112), _MM_HINT_T1);
+        _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4112), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 2064), _MM_HINT_T1);
+        const size_t next_out1 = (16 * key + 16) / 32;
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out1 + 24592), _MM_HINT_T1);
         const int in_length2 = (key + 2) < length;
         const __mmask16 row2 = (__mmask16)(0u - (unsigned)(in_length2));
         const __m512 s2_0 = _mm512_mask_blend_ps(row2, hidden, c2_0);
@@ -1826,6 +1940,11 @@ APART void try_scores_masked_64(const float *restrict key_rows, float *restrict 
         const __m512 p2_3 = vec_exp2(s2_3);
         sum3 = _mm512_add_ps(sum3, p2_3);
         _mm512_storeu_ps(scores + 64 * key + 176, p2_3);
+        _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4128), _MM_HINT_T1);
+        _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4128), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 2080), _MM_HINT_T1);
+        const size_t next_out2 = (16 * key + 32) / 32;
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out2 + 24608), _MM_HINT_T1);
         const int in_length3 = (key + 3) < length;
         const __mmask16 row3 = (__mmask16)(0u - (unsigned)(in_length3));
         const __m512 s3_0 = _mm512_mask_blend_ps(row3, hidden, c3_0);
@@ -1844,6 +1963,11 @@ APART void try_scores_masked_64(const float *restrict key_rows, float *restrict 
         const __m512 p3_3 = vec_exp2(s3_3);
         sum3 = _mm512_add_ps(sum3, p3_3);
         _mm512_storeu_ps(scores + 64 * key + 240, p3_3);
+        _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4144), _MM_HINT_T1);
+        _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4144), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 2096), _MM_HINT_T1);
+        const size_t next_out3 = (16 * key + 48) / 32;
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out3 + 24624), _MM_HINT_T1);
         const int in_length4 = (key + 4) < length;
         const __mmask16 row4 = (__mmask16)(0u - (unsigned)(in_length4));
         const __m512 s4_0 = _mm512_mask_blend_ps(row4, hidden, c4_0);
@@ -1862,6 +1986,11 @@ APART void try_scores_masked_64(const float *restrict key_rows, float *restrict 
         const __m512 p4_3 = vec_exp2(s4_3);
         sum3 = _mm512_add_ps(sum3, p4_3);
         _mm512_storeu_ps(scores + 64 * key + 304, p4_3);
+        _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4160), _MM_HINT_T1);
+        _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4160), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 2112), _MM_HINT_T1);
+        const size_t next_out4 = (16 * key + 64) / 32;
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out4 + 24640), _MM_HINT_T1);
         const int in_length5 = (key + 5) < length;
         const __mmask16 row5 = (__mmask16)(0u - (unsigned)(in_length5));
         const __m512 s5_0 = _mm512_mask_blend_ps(row5, hidden, c5_0);
@@ -1880,6 +2009,11 @@ APART void try_scores_masked_64(const float *restrict key_rows, float *restrict 
         const __m512 p5_3 = vec_exp2(s5_3);
         sum3 = _mm512_add_ps(sum3, p5_3);
         _mm512_storeu_ps(scores + 64 * key + 368, p5_3);
+        _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4176), _MM_HINT_T1);
+        _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4176), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 2128), _MM_HINT_T1);
+        const size_t next_out5 = (16 * key + 80) / 32;
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out5 + 24656), _MM_HINT_T1);
     }
     _mm512_storeu_ps(sums, sum0);
     _mm512_storeu_ps(sums + 16, sum1);
@@ -1888,8 +2022,9 @@ APART void try_scores_masked_64(const float *restrict key_rows, float *restrict 
 }
 
 /* Weights of the last 2 keys, where some query sees them. */
-APART void try_scores_rest_64(const float *restrict key_rows, float *restrict queries,
-    float *restrict scores, float *restrict sums, size_t length, size_t key_end)
+APART void try_scores_rest_64(const float *restrict query_rows, const float *restrict key_rows,
+    const float *restrict value_rows, float *restrict out_rows, float *restrict queries,
+    float *restrict scores, float *restrict sums, size_t query0, size_t length, size_t key_end)
 {
     __m512 sum0 = _mm512_loadu_ps(sums);
     __m512 sum1 = _mm512_loadu_ps(sums + 16);
@@ -1940,6 +2075,10 @@ APART void try_scores_rest_64(const float *restrict key_rows, float *restrict qu
         const __m512 p0_3 = vec_exp2(s0_3);
         sum3 = _mm512_add_ps(sum3, p0_3);
         _mm512_storeu_ps(scores + 8112, p0_3);
+        _mm_prefetch((const char *)(key_rows + 32 * query0 + 6112), _MM_HINT_T1);
+        _mm_prefetch((const char *)(value_rows + 32 * query0 + 6112), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 4064), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 48768), _MM_HINT_T1);
         const int in_length1 = 127 < length;
         const __mmask16 row1 = (__mmask16)(0u - (unsigned)(in_length1));
         const __m512 s1_0 = _mm512_mask_blend_ps(row1, hidden, c1_0);
@@ -1958,6 +2097,10 @@ APART void try_scores_rest_64(const float *restrict key_rows, float *restrict qu
         const __m512 p1_3 = vec_exp2(s1_3);
         sum3 = _mm512_add_ps(sum3, p1_3);
         _mm512_storeu_ps(scores + 8176, p1_3);
+        _mm_prefetch((const char *)(key_rows + 32 * query0 + 6128), _MM_HINT_T1);
+        _mm_prefetch((const char *)(value_rows + 32 * query0 + 6128), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 4080), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 48784), _MM_HINT_T1);
     }
     _mm512_storeu_ps(sums, sum0);
     _mm512_storeu_ps(sums + 16, sum1);
@@ -2353,7 +2496,7 @@ static void context_64_12x2(const float *restrict value_rows, float *restrict ou
 /* Attention of one head for 64 queries. */
 static void attend_64(const float *restrict query_rows, const float *restrict key_rows,
     const float *restrict value_rows, float *restrict out_rows, float *restrict scratch,
-    size_t length)
+    size_t query0, size_t length)
 {
     float *queries = scratch;
     float *scores = scratch + 2048;
@@ -2366,9 +2509,12 @@ static void attend_64(const float *restrict query_rows, const float *restrict ke
     start_softmax_64(maxima, references, sums);
     int open = trust[0] != 0;
     if (open) {
-        try_scores_open_64(key_rows, queries, scores, sums, length);
-        try_scores_masked_64(key_rows, queries, scores, sums, length, length, length);
-        try_scores_rest_64(key_rows, queries, scores, sums, length, length);
+        try_scores_open_64(query_rows, key_rows, value_rows, out_rows, queries, scores, sums,
+            query0, length);
+        try_scores_masked_64(query_rows, key_rows, value_rows, out_rows, queries, scores, sums,
+            query0, length, length, length);
+        try_scores_rest_64(query_rows, key_rows, value_rows, out_rows, queries, scores, sums,
+            query0, length, length);
         const int unproven = is_unproven_64(sums);
         open = unproven;
         if (open) {
@@ -2379,17 +2525,21 @@ static void attend_64(const float *restrict query_rows, const float *restrict ke
         open = 1;
     }
     if (open) {
-        scores_open_64(key_rows, queries, scores, maxima, references, sums, length);
-        scores_masked_64(key_rows, queries, scores, maxima, references, sums, length, length,
-            length);
-        scores_rest_64(key_rows, queries, scores, maxima, references, sums, length, length);
+        scores_open_64(query_rows, key_rows, value_rows, out_rows, queries, scores, maxima,
+            references, sums, query0, length);
+        scores_masked_64(query_rows, key_rows, value_rows, out_rows, queries, scores, maxima,
+            references, sums, query0, length, length, length);
+        scores_rest_64(query_rows, key_rows, value_rows, out_rows, queries, scores, maxima,
+            references, sums, query0, length, length);
         const int far = is_out_of_reach_64(maxima, references);
         if (far) {
             move_references_64(maxima, references, sums);
-            scores_open_64(key_rows, queries, scores, maxima, references, sums, length);
-            scores_masked_64(key_rows, queries, scores, maxima, references, sums, length, length,
-                length);
-            scores_rest_64(key_rows, queries, scores, maxima, references, sums, length, length);
+            scores_open_64(query_rows, key_rows, value_rows, out_rows, queries, scores, maxima,
+                references, sums, query0, length);
+            scores_masked_64(query_rows, key_rows, value_rows, out_rows, queries, scores, maxima,
+                references, sums, query0, length, length, length);
+            scores_rest_64(query_rows, key_rows, value_rows, out_rows, queries, scores, maxima,
+                references, sums, query0, length, length);
         } else {
             trust[0] = 1.0f;
         }
@@ -2418,7 +2568,7 @@ static void phase_attention(const attn_args *restrict args, float *restrict work
             const size_t turn = unit % 2;
             const size_t head = unit / 2;
             attend_64(ws_q + 4096 * head + 2048 * turn, ws_k + 4096 * head, ws_v + 4096 * head,
-                ws_heads + 32 * head + 24576 * turn, scratch, length);
+                ws_heads + 32 * head + 24576 * turn, scratch, 64 * turn, length);
         }
     }
 }

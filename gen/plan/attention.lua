@@ -141,6 +141,19 @@ local function causal_fraction(problem, lanes)
     end
 end
 
+-- Score tiles ask for what the next blocks read and write (gen/stage/fetch.lua) where that takes
+-- more than this share of L2, so that it does not stay there.
+local STAYING_SHARE <const> = 0.7
+
+local function choose_prefetch(problem, machine, dims, straight)
+    if straight then return false end
+    local forced <const> = problem.plan.scores and problem.plan.scores.prefetch
+    if forced ~= nil then return forced end
+    local rows <const> = problem.heads * problem.seq_len + problem.kv_heads * problem.kv_len
+    local bytes <const> = problem.batch * rows * (dims.score + dims.value) * numbers.FLOAT_BYTES
+    return bytes > STAYING_SHARE * machine.target.l2
+end
+
 -- Query blocks that walk the keys together where rows are done in several blocks of keys: each
 -- block of K and V then comes from memory once for all of them.
 local QUERIES_TOGETHER <const> = 64
@@ -207,6 +220,7 @@ function attention.build(problem, machine, dims, straight)
         blocks = blocks, block_count = count, width = widest, split = split, lanes = lanes,
         unit_count = units, together = most,
         key_block = key_block, in_blocks = in_blocks,
+        prefetch = choose_prefetch(problem, machine, dims, straight),
         -- keys in whole tiles, where tiles follow a range
         whole_keys = has_range(scores.rows) and problem.kv_len // scores.rows * scores.rows or nil,
         key_groups = scores.row_groups, key_rows = scores.rows,

@@ -92,7 +92,7 @@ local function rows_function(plan, projection, group, options, rows, lone)
     options.prefetch = projection.prefetch and function(tile_index)
         local from <const> = lone and ir.index(0)
             or (tile_index + ir.var("first") * -1) * share
-        return function(k) return ir.mem("next_panel", from + k * step) end
+        return function(k) return { ir.mem("next_panel", from + k * step) } end
     end
     local columns <const> = group.vectors * plan.machine.lanes
     local formula <const> = projection.bias and "bias + in . panel" or "in . panel"

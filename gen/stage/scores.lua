@@ -5,6 +5,7 @@
 local ir <const> = require("gen.ir")
 local tile <const> = require("gen.tile")
 local mask <const> = require("gen.stage.mask")
+local fetch <const> = require("gen.stage.fetch")
 local softmax <const> = require("gen.stage.softmax")
 local transpose <const> = require("gen.stage.transpose")
 
@@ -126,6 +127,8 @@ local function score_tile(block, ctx, key0, rows, past_full)
     local out <const> = tile.carry(function(r, v)
         return ir.offset(ctx.scores, (key0 + r) * width + v * ctx.lanes)
     end)
+    local inside, beside
+    if attention.prefetch then inside, beside = fetch.build(ctx, key0, rows) end
     local c <const> = tile.product(block, {
         title = ("%d keys x %d queries%s"):format(rows, width,
             past_full and ctx.problem.key_range and ", not all visible" or ""),
@@ -133,13 +136,14 @@ local function score_tile(block, ctx, key0, rows, past_full)
         depth = ctx.plan.score_dim, unroll = attention.scores_unroll, index = ir.index,
         a = function(k, r) return ir.offset(from, k + r * key_row) end,
         b = function(k, v) return ir.offset(ctx.queries, k * width + v * ctx.lanes) end,
-        carry = out,
+        carry = out, prefetch = inside,
     })
     for r = 0, rows - 1 do
         local row <const> = mask.apply(block, ctx, key0 + r, r, c[r], past_full)
         for v = 0, vectors - 1 do
             out.store(block, softmax.weigh(block, ctx, r, v, row[v]), r, v)
         end
+        if beside then beside(block, r) end
     end
 end
 

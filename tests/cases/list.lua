@@ -132,6 +132,11 @@ M.judged = {
         mask = { "causal", "lengths" }, causal_align = "lengths", empty_row = "nan" },
     { batch = 2, seq_len = 390, d_model = 8, heads = 1, mask = "lengths", padded_queries = "zero",
         output_projection = false, plan = { fold = { qk = false } } },
+    -- score tiles that ask for what comes next: within their product, beside their weights
+    { op = "sdpa", batch = 2, seq_len = 37, kv_len = 95, heads = 3, head_dim = 32, mask = "lengths",
+        plan = { scores = { prefetch = true, key_block = 30 } } },
+    { batch = 2, seq_len = 40, d_model = 48, heads = 3, mask = "causal",
+        plan = { scores = { prefetch = true } } },
     -- a class token, and the last tokens of a prompt
     { seq_len = 1, kv_len = 37, d_model = 48, heads = 3, queries = "first" },
     { batch = 2, seq_len = 3, kv_len = 19, d_model = 24, heads = 2, queries = "last",

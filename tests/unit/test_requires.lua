@@ -28,7 +28,7 @@ local ORDER <const> = {
     { "plan/orientation" },
     { "plan" },
     { "tile" },
-    { "stage/mask", "stage/linear", "stage/transpose" },
+    { "stage/mask", "stage/linear", "stage/transpose", "stage/fetch" },
     { "stage/exact_rows" },
     { "stage/softmax" },
     { "stage/project", "stage/scores", "stage/context", "stage/output", "stage/cache" },

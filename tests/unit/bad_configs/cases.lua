@@ -744,7 +744,7 @@ local CASES <const> = {
     },
     { with { plan = { scores = { unroll = 2 } } },
         'c.lua: plan.scores.unroll = 2: unknown key '
-            .. '(allowed: rows, vectors, orientation, key_block)',
+            .. '(allowed: rows, vectors, orientation, key_block, prefetch)',
     },
     { with { plan = { project = { rows = "8" } } },
         'c.lua: plan.project.rows = "8": must be an integer, not a string (allowed: an '

@@ -1,0 +1,82 @@
+-- What score tiles ask for while they work, where L2 does not hold it: the keys
+-- and values of the next block of keys (behind the last one the next head's begin) or, of whole
+-- rows, of the next head, and the rows of queries and output of the next blocks of queries.
+local ir <const> = require("gen.ir")
+local numbers <const> = require("gen.plan.numbers")
+
+local fetch <const> = {}
+
+local ceil_div <const>, LINE_FLOATS <const> = numbers.ceil_div, numbers.LINE_FLOATS
+
+-- Rows that the keys of a block ask for together: `count` of `width` floats, layout.row apart.
+local function area(ctx, name, mem, distance, count, layout, width)
+    return { name = name, from = ir.offset(mem, distance), apart = layout.row, width = width,
+        floats_a_key = ceil_div(count * width, ctx.plan.attention.key_block) }
+end
+
+-- Keys or values: a block of them, or this block's share of the next head's.
+local function keys(ctx, name, mem, layout, width)
+    local shape <const>, problem <const> = ctx.plan.attention, ctx.problem
+    if shape.in_blocks then
+        return area(ctx, name, mem, shape.key_block * layout.row, shape.key_block, layout, width)
+    end
+    local each <const> = ceil_div(problem.kv_len, problem.seq_len)
+    return area(ctx, name, mem, ctx.query0 * (each * layout.row) + layout.head,
+        ctx.block.width * each, layout, width)
+end
+
+local function queries(ctx, name, mem, layout, width)
+    local block <const> = ctx.block
+    return area(ctx, name, mem, block.together * block.width * layout.row, block.width, layout,
+        width)
+end
+
+-- Memory of an area at float `at` of its rows put together; `taken` counts names of the tile.
+local function place(block, one, at, taken)
+    if one.apart == one.width then return ir.offset(one.from, at) end
+    local row <const> = block:size(("%s%d"):format(one.name, #taken), "quotient", at,
+        ir.index(one.width))
+    taken[#taken + 1] = one.name
+    return ir.offset(one.from, at + row * (one.apart - one.width))
+end
+
+-- What a tile of `rows` keys from key0 on asks for: inside(k, block) lists the memory for a turn of
+-- its product (nil: none), beside(block, r) asks for the rest with the weights of key r. There is
+-- room for few lines there: many would wait for each other.
+function fetch.build(ctx, key0, rows)
+    local plan <const> = ctx.plan
+    local depth <const>, unroll <const> = plan.score_dim, plan.attention.scores_unroll
+    local inner <const>, outer <const>, taken <const> = {}, {}, {}
+    for _, one in ipairs({
+        keys(ctx, "next_key", ctx.key_rows, plan.k, depth),
+        keys(ctx, "next_value", ctx.value_rows, plan.v, plan.value_dim),
+        queries(ctx, "next_query", ctx.query_rows, plan.q, depth),
+        queries(ctx, "next_out", ctx.out_rows, plan.out, plan.value_dim),
+    }) do
+        one.lines = ceil_div(rows * one.floats_a_key, LINE_FLOATS)
+        local list <const> = one.lines > rows and inner or outer
+        list[#list + 1] = one
+    end
+    local function inside(k, block)
+        local lines <const> = {}
+        for _, one in ipairs(inner) do
+            local a_step <const> = ceil_div(rows * one.floats_a_key, depth)
+            for i = 0, ceil_div(a_step * unroll, LINE_FLOATS) - 1 do
+                lines[#lines + 1] = place(block, one,
+                    key0 * one.floats_a_key + k * a_step + i * LINE_FLOATS, taken)
+            end
+        end
+        return lines
+    end
+    local function beside(block, r)
+        for _, one in ipairs(outer) do
+            for i = r * one.lines // rows, (r + 1) * one.lines // rows - 1 do
+                block:run("prefetch",
+                    place(block, one, key0 * one.floats_a_key + i * LINE_FLOATS, taken))
+            end
+        end
+    end
+    return #inner > 0 and inside or nil, beside
+end
+
+return fetch
