@@ -271,6 +271,9 @@ local function linear_fields()
     return fields
 end
 
+local project_fields <const> = linear_fields()
+project_fields[#project_fields + 1] = { name = "merged", kind = "boolean" }
+
 local scores_fields <const> = tile_fields(false)
 scores_fields[#scores_fields + 1] = { name = "orientation", kind = "choice",
     choices = { "queries", "dims", "heads" } }
@@ -286,7 +289,7 @@ M.plan_stages = {
     { name = "layer", fields = {
         { name = "items", kind = "integer", most = 65536, tried = { 1, 4, 16, 65536 } },
     } },
-    { name = "project", of = "projections", fields = linear_fields() },
+    { name = "project", of = "projections", fields = project_fields },
     { name = "scores", fields = scores_fields },
     { name = "context", fields = context_fields },
     { name = "output", of = "output_projection", fields = linear_fields() },

@@ -4,27 +4,34 @@ local manifest <const> = require("gen.manifest")
 
 local packing <const> = {}
 
--- One entry per packed matrix, in blob order: {name, columns, depth, factor, bias, groups}; with
--- `element` where it is not a source matrix as it stands (see elements), then in `blocks` of
--- columns with panels of their own.
+-- One source of a packed matrix: {name, columns, first_column, factor, bias, interleaved, element
+-- (where it is not a source matrix as it stands: see elements)}. `part`: a product, or part of one.
+local function source_of(part, product, fold)
+    local name <const> = part.name
+    local element <const> = name == "q" and fold.keys == "folded" and "folded_q"
+        or name == "o" and fold.values == "folded" and "folded_o"
+        or (name == "lift" or name == "defer") and name
+        or product.interleaved and name .. "_interleaved" or nil
+    return { name = name, columns = part.columns, factor = name == "q" and fold.weight_scale or 1.0,
+        bias = part.bias, interleaved = product.interleaved, element = element,
+        first_column = part.first_column }
+end
+
+-- One entry per packed matrix, in blob order: {name, columns, depth, groups, blocks (of columns
+-- with panels of their own), sources (side by side)}.
 local function matrices(plan)
     local list <const> = {}
-    local fold <const> = plan.problem.fold
     for _, product in ipairs(plan.products) do
-        local groups <const>, blocks <const> = {}, product.blocks or 1
+        local groups <const>, sources <const>, blocks <const> = {}, {}, product.blocks or 1
         for i, group in ipairs(product.groups) do
             groups[i] = { panels = group.count // blocks,
                 width = group.vectors * plan.machine.lanes }
         end
-        local name <const> = product.name
-        local element <const> = name == "q" and fold.keys == "folded" and "folded_q"
-            or name == "o" and fold.values == "folded" and "folded_o"
-            or (name == "lift" or name == "defer") and name
-            or product.interleaved and name .. "_interleaved" or nil
-        list[#list + 1] = { name = name, columns = product.columns, depth = product.depth,
-            factor = name == "q" and fold.weight_scale or 1.0, bias = product.bias,
-            groups = groups, blocks = blocks, element = element,
-            interleaved = product.interleaved }
+        for i, part in ipairs(product.parts or { product }) do
+            sources[i] = source_of(part, product, plan.problem.fold)
+        end
+        list[#list + 1] = { name = product.name, columns = product.columns, depth = product.depth,
+            bias = product.bias, groups = groups, blocks = blocks, sources = sources }
     end
     return list
 end
@@ -40,11 +47,14 @@ end
 function packing.layout_hash(plan)
     local lines <const> = { "attngen packed layout 1" }
     for _, matrix in ipairs(matrices(plan)) do
-        lines[#lines + 1] = ("%s %dx%d %s bias=%s factor=%a%s"):format(matrix.name, matrix.columns,
-            matrix.depth, group_text(matrix), tostring(matrix.bias), matrix.factor,
-            matrix.element and (" %s blocks=%d of heads=%d/%d dim=%d/%d"):format(matrix.element,
-                matrix.blocks, plan.problem.heads, plan.problem.kv_heads, plan.problem.head_dim,
-                plan.problem.v_head_dim) or "")
+        if #matrix.sources > 1 then lines[#lines + 1] = "side by side: " .. matrix.name end
+        for _, source in ipairs(matrix.sources) do
+            lines[#lines + 1] = ("%s %dx%d %s bias=%s factor=%a%s"):format(source.name,
+                source.columns, matrix.depth, group_text(matrix), tostring(source.bias),
+                source.factor, source.element and (" %s blocks=%d of heads=%d/%d dim=%d/%d"):format(
+                    source.element, matrix.blocks, plan.problem.heads, plan.problem.kv_heads,
+                    plan.problem.head_dim, plan.problem.v_head_dim) or "")
+        end
     end
     local fold <const>, problem <const> = plan.problem.fold, plan.problem
     if fold.move_v_bias then
@@ -58,11 +68,12 @@ end
 local function recipe_lines(plan)
     local lines <const> = {}
     for _, matrix in ipairs(matrices(plan)) do
-        local width <const> = group_text(matrix)
+        local width <const>, first <const> = group_text(matrix), matrix.sources[1]
         lines[#lines + 1] = (" *   %s%s [%d][%d]: panels x columns %s%s%s"):format(matrix.name,
             matrix.blocks > 1 and ("[%d]"):format(matrix.blocks) or "",
             matrix.columns, matrix.depth, width, matrix.bias and ", bias" or "",
-            matrix.factor ~= 1.0 and ", times Q_FACTOR" or "")
+            first.factor ~= 1.0 and ", " .. (matrix.sources[2] and first.name .. " " or "")
+                .. "times Q_FACTOR" or "")
     end
     for _, reason in ipairs(plan.problem.fold.reasons) do lines[#lines + 1] = " *   " .. reason end
     return table.concat(lines, "\n")
@@ -257,6 +268,44 @@ end
 
 local function fill(text, fields) return (text:gsub("%$%(([%w_]+)%)", fields)) end
 
+-- Element and bias of several sources side by side, each from its first column on.
+local function merged_text(matrix)
+    local function choose(term)
+        local values <const>, lines <const> = {}, {}
+        for i, source in ipairs(matrix.sources) do
+            values[i] = term(source, i == 1 and "column"
+                or ("column - %d"):format(source.first_column))
+        end
+        for i, source in ipairs(matrix.sources) do
+            if i == #values or values[i] ~= values[i + 1] then
+                lines[#lines + 1] = (i < #values and "    if (column < %d)\n    " or ""):format(
+                    source.first_column + source.columns) .. ("    return %s;\n"):format(values[i])
+            end
+        end
+        return table.concat(lines)
+    end
+    local function scaled(source, value)
+        return source.factor ~= 1.0 and value .. " * Q_FACTOR" or value
+    end
+    local names <const> = {}
+    for i, source in ipairs(matrix.sources) do names[i] = "W" .. source.name end
+    local text = ("/* %s side by side. */\nstatic double %s(const attn_weights *weights, size_t "
+        .. "column, size_t k)\n{\n%s}\n"):format(table.concat(names, ", "), matrix.name,
+        choose(function(source, column)
+            return scaled(source, source.element
+                and ("%s(weights, %s, k)"):format(source.element, column)
+                or ("(double)weights->%s_weight[%s * %d + k]"):format(source.name,
+                    column:find(" ") and ("(%s)"):format(column) or column, matrix.depth))
+        end))
+    if not matrix.bias then return text end
+    return text .. ("\nstatic double %s_bias(const attn_weights *weights, size_t column)\n{\n"
+        .. "%s}\n"):format(matrix.name, choose(function(source, column)
+            return source.bias
+                and scaled(source, ("%s(weights, %s)"):format(source.bias_function, column))
+                or "0.0"
+        end))
+end
+
 -- Fields of templates/pack.c.in; nil when the kernel has no packed weights.
 function packing.fields(plan)
     local problem <const>, fold <const> = plan.problem, plan.problem.fold
@@ -279,13 +328,53 @@ function packing.fields(plan)
         checks[#checks + 1] = ("    if (!scales(weights->%s, %d, Q_FACTOR))\n"
             .. "        return ATTN_E_NONFINITE;"):format(field, count)
     end
-    for _, matrix in ipairs(list) do
-        local name <const> = matrix.name
-        local computed <const> = elements[matrix.element]
+    -- what `source` reads: sets its bias_function
+    local function add_source(source, depth)
+        local name <const> = source.name
+        local computed <const> = elements[source.element]
         for _, field in ipairs(computed and computed.needs or { name .. "_weight" }) do
             need(field)
         end
         if computed then functions[#functions + 1] = computed.text end
+        local bias = "0"
+        if name == "o" and fold.move_v_bias then
+            bias = "moved_bias"
+            if problem.bias.o then need("o_bias") end
+        elseif source.bias and source.element == "folded_q" then
+            bias = "q_bias"
+            need(bias)
+            functions[#functions + 1] = folded_bias_text
+        elseif source.bias then
+            bias = (name == "defer" and "v" or name) .. "_bias"
+            need(bias)
+            local column <const> = source.interleaved and name ~= "o"
+                and ("column %% HEADS * %s + column / HEADS"):format(name == "v" and "V_HEAD_DIM"
+                    or "HEAD_DIM") or "column"
+            functions[#functions + 1] = (
+                "static double %s(const attn_weights *weights, size_t "
+                .. "column)\n{\n    return weights->%s[%s];\n}\n"):format(bias, bias, column)
+        end
+        source.bias_function = bias
+        if computed and #computed.needs > 1 then
+            checks_folded = true
+            checks[#checks + 1] = ("    if (!is_packable(weights, %d, %d, %s, %s, %s))\n"
+                .. "        return ATTN_E_NONFINITE;"):format(source.columns, depth,
+                    source.factor ~= 1.0 and "Q_FACTOR" or "1.0", source.element,
+                    name == "q" and bias or "0")
+        elseif source.factor ~= 1.0 then
+            check_scaled(name .. "_weight", source.columns * depth)
+            if source.bias then check_scaled(name .. "_bias", source.columns) end
+        end
+    end
+    for _, matrix in ipairs(list) do
+        local name <const>, first <const> = matrix.name, matrix.sources[1]
+        for _, source in ipairs(matrix.sources) do add_source(source, matrix.depth) end
+        local element, bias, factor = first.element, first.bias_function,
+            first.factor ~= 1.0 and "Q_FACTOR" or "1.0"
+        if #matrix.sources > 1 then
+            functions[#functions + 1] = merged_text(matrix)
+            element, bias, factor = name, matrix.bias and name .. "_bias" or "0", "1.0"
+        end
         local groups <const> = {}
         for i, group in ipairs(matrix.groups) do
             groups[i] = ("{%d, %d}"):format(group.panels, group.width)
@@ -293,48 +382,18 @@ function packing.fields(plan)
         constants[#constants + 1] = (
             "static const struct panel_group %s_groups[%d] = {%s};"):format(
             name, #groups, table.concat(groups, ", "))
-        local bias = "0"
-        if name == "o" and fold.move_v_bias then
-            bias = "moved_bias"
-            if problem.bias.o then need("o_bias") end
-        elseif matrix.bias and matrix.element == "folded_q" then
-            bias = "q_bias"
-            need(bias)
-            functions[#functions + 1] = folded_bias_text
-        elseif matrix.bias then
-            bias = (name == "defer" and "v" or name) .. "_bias"
-            need(bias)
-            local column <const> = matrix.interleaved and name ~= "o"
-                and ("column %% HEADS * %s + column / HEADS"):format(name == "v" and "V_HEAD_DIM"
-                    or "HEAD_DIM") or "column"
-            functions[#functions + 1] = (
-                "static double %s(const attn_weights *weights, size_t "
-                .. "column)\n{\n    return weights->%s[%s];\n}\n"):format(bias, bias, column)
-        end
-        local factor = "1.0"
-        if matrix.factor ~= 1.0 then factor = "Q_FACTOR" end
-        local is_folded <const> = computed and #computed.needs > 1
-        if is_folded then
-            checks_folded = true
-            checks[#checks + 1] = ("    if (!is_packable(weights, %d, %d, %s, %s, %s))\n"
-                .. "        return ATTN_E_NONFINITE;"):format(matrix.columns, matrix.depth, factor,
-                    matrix.element, name == "q" and bias or "0")
-        elseif matrix.factor ~= 1.0 then
-            check_scaled(name .. "_weight", matrix.columns * matrix.depth)
-            if matrix.bias then check_scaled(name .. "_bias", matrix.columns) end
-        end
-        if computed then
+        if element then
             calls[#calls + 1] = ("    to = pack_elements(to, %d, %d, %d, %s, %s_groups, %d, %s, "
                 .. "%s, weights);"):format(matrix.blocks, matrix.columns, matrix.depth, factor,
-                    name, #groups, matrix.element, bias)
+                    name, #groups, element, bias)
         else
             calls[#calls + 1] = (
             "    to = pack_matrix(to, weights->%s_weight, %d, %d, %s, %s_groups, %d, "
             .. "%s, weights);"):format(name, matrix.columns, matrix.depth, factor, name, #groups,
             bias)
         end
-        has_elements = has_elements or computed ~= nil
-        has_plain = has_plain or computed == nil
+        has_elements = has_elements or element ~= nil
+        has_plain = has_plain or element == nil
     end
     local moved = ""
     if fold.move_v_bias then

@@ -10,6 +10,7 @@ local forms <const> = require("gen.plan.forms")
 local heads <const> = require("gen.plan.heads")
 local items <const> = require("gen.plan.items")
 local orientation <const> = require("gen.plan.orientation")
+local qkv <const> = require("gen.plan.qkv")
 local size <const> = require("gen.plan.size")
 
 local plan <const> = {}
@@ -63,43 +64,12 @@ local function build_plan(problem, isa_numbers, straight)
     end
     if mha then
         local input <const> = problem.cross and "context" or "x"
-        local specs <const> = {
-            { name = "q", rows = problem.query_rows, depth = problem.d_model, heads = H,
-                width = fold.keys == "folded" and problem.kv_dim or D, per_item = L,
-                x_rows = problem.x_rows, first_row = problem.first_query, source = "x",
-                meaning = "queries" },
-        }
-        local N <const> = problem.new_keys
-        local added <const> = problem.kv_cache == "append" and "new " or ""
-        if N > 0 and fold.keys == "projected" then
-            specs[#specs + 1] = { name = "k", rows = problem.key_rows, depth = problem.kv_dim,
-                heads = G, width = D, per_item = N, source = input, meaning = added .. "keys" }
-        end
-        if N > 0 and fold.values == "projected" then
-            specs[#specs + 1] = { name = "v", rows = problem.key_rows, depth = problem.kv_dim,
-                heads = G, width = V, per_item = N, source = input, meaning = added .. "values" }
-        end
-        for _, spec in ipairs(specs) do
-            local planned <const> = add_product(projection.build(spec.name, "project", problem,
-                machine, { rows = spec.rows, depth = spec.depth,
-                    columns = spec.heads * spec.width,
-                    items = problem.batch, input_rows = spec.x_rows, first_row = spec.first_row,
-                    head_width = not along_heads and spec.width or nil,
-                    straight = straight, bounded = bounded[spec.name],
-                    bias = fold.biases[spec.name], packed_base = packed }))
-            planned.source, planned.head_width = spec.source, spec.width
-            planned.interleaved = along_heads
-            local layout <const> = projection.layout(planned, spec.width, spec.heads,
-                spec.per_item, lanes, along_heads)
-            projection.target_panels(planned, layout, spec.width, lanes)
-            planned.layout = layout
-            layout.buffer = spec.name
-            planned.offset = add_buffer(shared, spec.name, layout.floats, spec.meaning
-                .. (layout.kind == "heads" and ", head-major [head][row][dim]"
-                    or along_heads and ", heads interleaved [row][dim][head]"
-                    or ", [row][column]"))
+        for _, planned in ipairs(qkv.build(problem, machine, bounded, straight, packed)) do
+            add_product(planned)
+            planned.offset = add_buffer(shared, planned.name, planned.layout.floats,
+                planned.meaning)
             built.projections[#built.projections + 1] = planned
-            built[spec.name] = layout
+            for _, part in ipairs(planned.parts) do built[part.name] = part.layout end
         end
         -- rows of the input, where they stand for the keys or values of all heads
         local rows <const> = { argument = input, batch = S * problem.kv_dim, head = 0,

@@ -25,6 +25,7 @@ local function projection_report(projection)
         prefetches_ahead_bytes = projection.ahead and projection.ahead * 4,
         prefetches_output = projection.prefetch_out, row_block_tiles = projection.block_tiles,
         layout = projection.layout and projection.layout.kind or "rows",
+        merged_reason = projection.reason,
     }
 end
 
@@ -151,6 +152,7 @@ function report.lines(data)
                 and ("a line a page prefetched %d bytes ahead, "):format(
                     p.prefetches_ahead_bytes) or "")
                 .. (p.layout == "heads" and "stored head by head" or "stored by rows"))
+        if p.merged_reason then put("%s: one product: %s", p.stage, p.merged_reason) end
     end
     local scores <const> = data.scores
     put("attention: lanes along %s: %s", orientation_names[scores.orientation], scores.reason)

@@ -71,7 +71,8 @@ end
 
 -- Where the tensor of `layout` lives: a workspace buffer or an argument of the call.
 function Kernel:place(layout)
-    return layout.argument and ir.mem(layout.argument) or self:buffer(layout.buffer)
+    if layout.argument then return ir.mem(layout.argument) end
+    return ir.offset(self:buffer(layout.buffer), layout.offset or 0)
 end
 
 local item_block_parameters <const> = { table.unpack(entry_parameters) }

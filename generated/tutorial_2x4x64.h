@@ -141,8 +141,8 @@ extern "C" {
 /* ---- avx2 ---- */
 /* Bytes of the packed weights (0: none needed), of the workspace of one part and of every further
  * part; alignment of both; phases of tutorial_2x4x64_forward_part. */
-#define TUTORIAL_2X4X64_PACKED_BYTES 66048
-#define TUTORIAL_2X4X64_WORKSPACE_BYTES 11072
+#define TUTORIAL_2X4X64_PACKED_BYTES 66560
+#define TUTORIAL_2X4X64_WORKSPACE_BYTES 9920
 #define TUTORIAL_2X4X64_PART_BYTES 1152
 #define TUTORIAL_2X4X64_ALIGNMENT 64
 #define TUTORIAL_2X4X64_PHASES 3

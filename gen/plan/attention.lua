@@ -87,7 +87,7 @@ function attention.stack_heads(problem, built, lanes)
     stacked.kv_heads, stacked.group = stacked.heads, 1
     local function layout(from, row)
         return { batch = from.batch, head = heads * from.head, row = row, buffer = from.buffer,
-            argument = from.argument }
+            offset = from.offset, argument = from.argument }
     end
     return stacked, layout(q, q_row), layout(out, out_row)
 end

@@ -167,13 +167,14 @@ end
 -- Where element (batch, head, row, d) of a projected tensor lives, in floats.
 -- Head-major when heads are whole vectors and no panel straddles a head unevenly: each head is then
 -- contiguous. Otherwise dense rows, with an odd number of cache lines a row so that the rows of one
--- head spread over all cache sets. `interleaved`: a row is [dim][head], not [head][dim].
-function projection.layout(planned, head_width, heads, rows_per_item, lanes, interleaved)
+-- head spread over all cache sets. `interleaved`: a row is [dim][head], not [head][dim]; `merged`:
+-- other tensors share the row.
+function projection.layout(planned, head_width, heads, rows_per_item, lanes, interleaved, merged)
     local sizes <const> = {}
     for i, group in ipairs(planned.groups) do
         sizes[i] = { count = group.count, size = group.vectors }
     end
-    if not interleaved and tiles.panels_fit_heads(sizes, head_width, lanes) then
+    if not interleaved and not merged and tiles.panels_fit_heads(sizes, head_width, lanes) then
         return { kind = "heads", batch = rows_per_item * head_width,
             head = planned.rows * head_width, row = head_width,
             floats = planned.rows * head_width * heads }

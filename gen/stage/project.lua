@@ -12,7 +12,9 @@ function project.build(kernel, plan)
     local phase <const> = kernel:phase("project", "Projections: q, k, v = x . W^T + b")
     for _, projection in ipairs(plan.projections) do
         local out <const> = kernel:buffer(projection.name)
-        phase.body:note(titles[projection.name])
+        local tensors <const> = {}
+        for i, part in ipairs(projection.parts) do tensors[i] = titles[part.name] end
+        phase.body:note(table.concat(tensors, ", "))
         for _, group in ipairs(projection.groups) do
             linear.build(phase, plan, projection, group, {
                 name = ("project_%d%s"):format(group.vectors * plan.machine.lanes,

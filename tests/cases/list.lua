@@ -165,11 +165,27 @@ M.judged = {
 local LANES <const> = { { context = { orientation = "dims" } },
     { context = { orientation = "queries" } } }
 
+-- The same for q, k, v as one product of weights side by side, or as one each.
+local MERGED <const> = { { project = { merged = true }, fold = { qk = false, vo = false } },
+    { project = { merged = false }, fold = { qk = false, vo = false } } }
+
 M.twins = {
     { plans = LANES, isa = "avx512", config = { op = "sdpa", seq_len = 37, heads = 2, head_dim = 20,
         mask = "causal", return_weights = "per_head" } },
+    { plans = MERGED, isa = "avx512", config = { batch = 2, seq_len = 21, d_model = 52, heads = 4,
+        head_dim = 13, v_head_dim = 10, mask = "padding" } },
     { plans = LANES, isa = "avx2", config = { op = "sdpa", batch = 3, seq_len = 25, heads = 1,
         head_dim = 13, mask = "padding" } },
+    { plans = MERGED, isa = "avx2", config = { batch = 2, seq_len = 4, d_model = 64, heads = 8,
+        bias = { v = false } } },
+    { plans = MERGED, isa = "avx512", config = { batch = 3, seq_len = 19, d_model = 70, heads = 6,
+        kv_heads = 2, head_dim = 7, v_head_dim = 11, mask = "lengths" } },
+    { plans = MERGED, isa = "neon", config = { seq_len = 2, kv_len = 9, d_model = 18, heads = 3,
+        kv_heads = 1, head_dim = 6, kv_cache = "append" } },
+    { plans = MERGED, isa = "scalar", config = { batch = 2, seq_len = 5, d_model = 6, heads = 2,
+        mask = "lengths", padded_queries = "zero" } },
+    { plans = MERGED, isa = "avx2", config = { batch = 2, seq_len = 9, kv_len = 14, d_model = 20,
+        heads = 2, head_dim = 9, cross = true, kv_dim = 15, mask = "lengths" } },
     { plans = LANES, isa = "neon", config = { op = "sdpa", seq_len = 11, kv_len = 397, heads = 1,
         head_dim = 6 } },
     { plans = LANES, isa = "avx2", config = { batch = 2, seq_len = 24, d_model = 26, heads = 2,

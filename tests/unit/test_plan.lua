@@ -380,6 +380,58 @@ function TestTiles:test_wishes_are_followed()
         attention.context_unroll }, { 5, 1, 2 })
 end
 
+local function product_names(fields, isa_name)
+    local names <const> = {}
+    for i, p in ipairs(build_plan(fields, isa_name).projections) do names[i] = p.name end
+    return table.concat(names, " ")
+end
+
+function TestTiles:test_products_merge_where_that_saves_vectors_or_narrow_panels()
+    -- 2 x 19.5 vectors, 3 x 8 in panels of 3, whole ones; rows up to a length are k's and v's alone
+    lu.assertEquals(product_names({ seq_len = 128, d_model = 312, heads = 12, mask = "lengths" },
+        "avx512"), "q kv")
+    lu.assertEquals(product_names({ seq_len = 128, d_model = 312, heads = 12 }, "avx512"), "qkv")
+    lu.assertEquals(product_names({ batch = 2, seq_len = 4, d_model = 64, heads = 8 }), "qkv")
+    lu.assertEquals(product_names({ seq_len = 128, d_model = 384, heads = 12 }), "q k v")
+    lu.assertEquals(product_names({ seq_len = 128, d_model = 312, heads = 12,
+        plan = { project = { merged = false } } }, "avx512"), "q k v")
+end
+
+function TestTiles:test_only_products_of_the_same_rows_merge()
+    local function merged(changes)
+        local fields <const> = { seq_len = 5, d_model = 24, heads = 2,
+            plan = { project = { merged = true }, fold = { qk = false, vo = false } } }
+        for key, value in pairs(changes) do fields[key] = value end
+        return product_names(fields)
+    end
+    lu.assertEquals(merged({}), "qkv")
+    lu.assertEquals(merged({ cross = true, kv_len = 7 }), "q kv")
+    lu.assertEquals(merged({ cross = true, kv_len = 5, kv_dim = 24 }), "q kv")
+    lu.assertEquals(merged({ kv_len = 7, queries = "last",
+        plan = { project = { merged = true }, fold = { few_queries = false, qk = false,
+            vo = false } } }), "q kv")
+    lu.assertEquals(merged({ mask = "lengths", unroll = "tiles", padded_queries = "zero" }), "qkv")
+    lu.assertEquals(merged({ mask = "lengths", unroll = "tiles", empty_row = "uniform" }), "q k v")
+    lu.assertEquals(merged({ plan = { project = { merged = true }, fold = { qk = true } } }),
+        "q v")
+end
+
+-- Every tensor of a merged row has its columns, none of them another's.
+function TestTiles:test_merged_tensors_lie_side_by_side()
+    for _, name in ipairs(isa.names) do
+        local built <const> = build_plan({ seq_len = 9, d_model = 20, heads = 6, kv_heads = 2,
+            head_dim = 7, v_head_dim = 11, plan = { project = { merged = true },
+                fold = { qk = false, vo = false, few_queries = false } } }, name)
+        local p <const> = built.projections[1]
+        lu.assertEquals({ p.name, p.columns }, { "qkv", 42 + 14 + 22 }, name)
+        lu.assertEquals({ built.q.offset, built.k.offset, built.v.offset }, { 0, 42, 56 }, name)
+        for _, layout in ipairs({ built.q, built.k, built.v }) do
+            lu.assertEquals({ layout.buffer, layout.row }, { "qkv", p.layout.row }, name)
+            lu.assertTrue(layout.row >= p.padded_columns, name)
+        end
+    end
+end
+
 function TestTiles:test_half_a_wish_leaves_the_rest_to_the_plan()
     local built <const> = build_plan({ seq_len = 40, d_model = 64, heads = 2,
         plan = { project = { vectors = 3 } } })

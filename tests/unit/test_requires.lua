@@ -23,7 +23,7 @@ local ORDER <const> = {
     { "plan/numbers" },
     { "plan/tiles", "plan/size", "plan/items" },
     { "plan/projection", "plan/context", "plan/dims", "plan/forms" },
-    { "plan/attention" },
+    { "plan/attention", "plan/qkv" },
     { "plan/heads" },
     { "plan/orientation" },
     { "plan" },

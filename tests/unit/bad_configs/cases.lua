@@ -752,7 +752,7 @@ local CASES <const> = {
     },
     { with { plan = { project = 8 } },
         'c.lua: plan.project = 8: must be a table, not the number 8 (allowed: a table of '
-            .. 'rows, vectors, unroll, row_block)',
+            .. 'rows, vectors, unroll, row_block, merged)',
     },
     { with { plan = { context = { unroll = 65 } } },
         'c.lua: plan.context.unroll = 65: out of range (allowed: an integer from 1 to 64)',
