@@ -148,6 +148,7 @@ local function build_plan(problem, isa_numbers, straight)
                 input_blocks = attention_plan.in_place and { rows = attention_plan.output_rows,
                     heads = H, items = attention_plan.items } or nil,
                 items = problem.batch, bounded = bounded.o, bias = fold.biases.o,
+                takes_rows = true,
                 packed_base = packed, straight = straight }))
         built.output.interleaved = along_heads
         for _, group in ipairs(built.output.groups) do

@@ -24,6 +24,7 @@ local function projection_report(projection)
         unroll = projection.unroll, prefetches_next_panel = projection.prefetch,
         prefetches_ahead_bytes = projection.ahead and projection.ahead * 4,
         prefetches_output = projection.prefetch_out, row_block_tiles = projection.block_tiles,
+        parts_by_rows = projection.row_parts,
         layout = projection.layout and projection.layout.kind or "rows",
         merged_reason = projection.reason,
     }
@@ -147,7 +148,8 @@ function report.lines(data)
             p.columns, tile_text(p.tile.rows, p.tile.vectors), p.row_tiles,
             p.row_block_tiles and (" in blocks of %d"):format(p.row_block_tiles) or "",
             table.concat(panels, " + "), p.unroll,
-            p.prefetches_output and "output prefetched, " or "",
+            (p.parts_by_rows and ("rows shared by up to %d parts, "):format(p.parts_by_rows) or "")
+                .. (p.prefetches_output and "output prefetched, " or ""),
             (p.prefetches_next_panel and "next panel prefetched, " or p.prefetches_ahead_bytes
                 and ("a line a page prefetched %d bytes ahead, "):format(
                     p.prefetches_ahead_bytes) or "")

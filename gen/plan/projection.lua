@@ -5,8 +5,6 @@ local tiles <const> = require("gen.plan.tiles")
 local projection <const> = {}
 
 local ceil_div <const>, round_up <const> = numbers.ceil_div, numbers.round_up
--- Row tiles to share out, so that a part of a few differs from another by a few per cent at most.
-local BY_ROWS_TILES <const> = 64
 local split_even <const>, LINE_FLOATS <const> = numbers.split_even, numbers.LINE_FLOATS
 
 -- Groups of equal weight panels with their first panel, column and packed offset (floats).
@@ -45,12 +43,25 @@ local function block_tiles(stage, problem, machine, shape, tile)
     return blocks > 1 and ceil_div(total, blocks) or nil
 end
 
+-- Bytes of weights a cycle that may come from L3: a part that takes rows streams all panels.
+local L3_BANDWIDTH <const> = 4
+
+-- Up to how many parts take rows with all panels, nil: none do. A part then has so many rows that
+-- its multiply-adds take as long as the weights may take from L3; more parts take panels.
+local function most_row_parts(rows, machine)
+    local vector_bytes <const> = machine.lanes * numbers.FLOAT_BYTES
+    local least <const> = machine.target.fma_pipes * vector_bytes // L3_BANDWIDTH
+    local most <const> = rows // least
+    return most > 1 and most or nil
+end
+
 -- The projection `name` of stage `stage` ("project", "output") for shape {rows, items, depth,
 -- columns, head_width, bias, packed_base, straight}. Of an input with more rows an item
 -- (`input_rows`) only those from `first_row` on are read. `bounded`: rows beyond an item's length
--- are left out, so tiles may not straddle two items. `input_blocks` {rows, heads, items}: the input
--- lies in blocks of so many rows, [depth / heads][row][head], where the rows of `items` items take
--- turns; tiles are then whole blocks.
+-- are left out, so tiles may not straddle two items. `takes_rows`: a few parts share out rows, not
+-- panels. `input_blocks` {rows, heads, items}: the input lies in blocks of so many rows,
+-- [depth / heads][row][head], where the rows of `items` items take turns; tiles are then whole
+-- blocks.
 function projection.build(name, stage, problem, machine, shape)
     local lanes <const> = machine.lanes
     shape.vectors = ceil_div(shape.columns, lanes)
@@ -79,9 +90,8 @@ function projection.build(name, stage, problem, machine, shape)
         panels = groups[#groups].first_panel + groups[#groups].count,
         -- of each item; items in one piece count as one
         items = shape.rows // item_rows, item_rows = item_rows, bounded = shape.bounded,
-        -- parts take rows of all panels where their items are theirs in attention as well
-        by_rows = not blocked and problem.batch > 1 and not problem.mask.lengths
-            and item_rows == shape.rows and ceil_div(item_rows, tile.rows) >= BY_ROWS_TILES,
+        row_parts = not blocked and item_rows == shape.rows and shape.takes_rows
+            and most_row_parts(shape.rows, machine) or nil,
         row_groups = tile.row_groups, tiles = ceil_div(item_rows, tile.rows),
         block_tiles = blocked, input_row = input_row, input_item = input_rows * shape.depth,
         input_first = (shape.first_row or 0) * shape.depth,

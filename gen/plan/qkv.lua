@@ -50,6 +50,7 @@ local function plan_product(problem, machine, parts, straight, packed_base)
             input_rows = first.x_rows, first_row = first.first_row,
             head_width = not along_heads and first.width or nil,
             straight = straight, bounded = first.bounded, bias = bias,
+            takes_rows = problem.batch > 1 and not problem.mask.lengths,
             packed_base = packed_base })
     planned.source, planned.head_width, planned.interleaved = first.source, first.width,
         along_heads

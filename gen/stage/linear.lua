@@ -78,9 +78,12 @@ local function emit_tile(block, plan, projection, group, options, tile_index, ro
     end
 end
 
--- Floats of the next panel that every row tile asks for: a walk over the tiles asks for all.
+-- Floats of the next panel that every row tile asks for: a walk over the tiles asks for all, and so
+-- does the half of them that one of two parts takes.
 local function tile_share(projection, group)
-    return group.panel_floats // (projection.block_tiles or projection.tiles) + 1
+    local walk <const> = projection.block_tiles
+        or projection.row_parts and (projection.tiles + 1) // 2 or projection.tiles
+    return group.panel_floats // walk + 1
 end
 
 -- The tiles of `rows` rows of one panel, as a function(input, panel, next_panel, out, first, last):
@@ -110,17 +113,20 @@ local function rows_function(plan, projection, group, options, rows, lone)
         end)
 end
 
--- Row tiles of an item that hold one of its first `length` rows, as an index.
-local function live_tiles(block, projection, length)
+-- Row tiles of an item that hold one of its first `length` rows, as an index; with `panels` what
+-- holds one of the first `length` (row, panel) pairs, as (tile, panel) pairs. `tag` ends the names.
+local function live_tiles(block, projection, length, panels, tag)
+    panels, tag = panels or 1, tag or ""
     local total, row = ir.index(0), 0
     for i, group in ipairs(projection.row_groups) do
-        local rest <const> = block:size("behind" .. row, "excess", length, ir.index(row))
-        local tiles = block:size("tiles" .. row, "quotient", rest + (group.size - 1),
+        local rest <const> = block:size("behind" .. row .. tag, "excess", length,
+            ir.index(row * panels))
+        local tiles = block:size("tiles" .. row .. tag, "quotient", rest + (group.size - 1),
             ir.index(group.size))
         if i < #projection.row_groups then
-            tiles = block:size("live" .. row, "min", tiles, ir.index(group.count))
+            tiles = block:size("live" .. row .. tag, "min", tiles, ir.index(group.count * panels))
         end
-        total = i == 1 and tiles or block:size("tiles", "sum", total, tiles)
+        total = i == 1 and tiles or block:size("tiles" .. tag, "sum", total, tiles)
         row = row + group.count * group.size
     end
     return total
@@ -166,48 +172,67 @@ local function share_blocks(body, projection, group, build)
     end)
 end
 
+-- Shares out (row tile, panel) pairs, row tile by row tile: a part takes tiles with all panels, and
+-- of those at its ends some panels, so that all have as many rows times panels. Calls
+-- build(body, panel, begin, end, item, begin) for the run of tiles [begin, end) of every panel.
+local function share_rows(body, projection, group, build)
+    local panels <const> = group.count
+    local rows <const> = ir.index(projection.item_rows * panels)
+    local first <const> = live_tiles(body, projection,
+        body:size("rows_before", "share", rows, "part", "parts"), panels, "_before")
+    local last <const> = live_tiles(body, projection,
+        body:size("rows_with", "share_end", rows, "part", "parts"), panels, "_with")
+    body:loop({ var = "panel", from = 0, to = panels }, function(inner, panel)
+        local later <const> = panel * -1 + (panels - 1)
+        local begin <const> = inner:size("begin", "quotient", first + later, ir.index(panels))
+        local stop <const> = inner:size("end", "quotient", last + later, ir.index(panels))
+        build(inner, panel, begin, stop, ir.index(0), begin)
+    end)
+end
+
 -- Shares out (panel, item, row tile) triples, panel by panel, so that parts differ by a tile at
 -- most. Calls build(body, panel, begin, end, item) for the run of tiles [begin, end) of an item.
-local function share_tiles(phase, projection, group, build)
+local function share_panels(body, projection, group, build)
     local items <const>, tiles <const> = projection.items, projection.tiles
     local panel_tiles <const> = items * tiles
+    local units <const> = ir.index(group.count * panel_tiles)
+    local first <const> = body:size("first", "share", units, "part", "parts")
+    local last <const> = body:size("last", "share_end", units, "part", "parts")
+    local from <const> = body:size("first_panel", "quotient", first, ir.index(panel_tiles))
+    local to <const> = body:size("last_panel", "quotient", last + (panel_tiles - 1),
+        ir.index(panel_tiles))
+    body:loop({ var = "panel", from = from, to = to }, function(inner, panel)
+        if panel_tiles == 1 then
+            build(inner, panel, ir.index(0), ir.index(1), ir.index(0))
+            return
+        end
+        inner:each("item", items, false, function(deep, item)
+            local before <const> = panel * panel_tiles + item * tiles
+            local begin <const> = deep:size("begin", "excess", first, before)
+            local left <const> = deep:size("left", "excess", last, before)
+            local stop <const> = deep:size("end", "min", left, ir.index(tiles))
+            if items == 1 then
+                build(deep, panel, begin, stop, item)
+            else
+                deep:when("lt", { begin, stop },
+                    function(call) build(call, panel, begin, stop, item) end)
+            end
+        end)
+    end)
+end
+
+-- Where rows do not end at an item's length: by blocks of rows, by rows, or by panels.
+local function share_tiles(phase, projection, group, build)
     phase.body:scope(function(body)
         if projection.block_tiles then
             share_blocks(body, projection, group, build)
-            return
+        elseif projection.row_parts then
+            body:when("ge", { ir.index(projection.row_parts), ir.var("parts") },
+                function(few) share_rows(few, projection, group, build) end,
+                function(many) share_panels(many, projection, group, build) end)
+        else
+            share_panels(body, projection, group, build)
         end
-        if projection.by_rows then
-            local begin <const> = body:size("begin", "share", ir.index(tiles), "part", "parts")
-            local stop <const> = body:size("end", "share_end", ir.index(tiles), "part", "parts")
-            body:loop({ var = "panel", from = 0, to = group.count }, function(inner, panel)
-                build(inner, panel, begin, stop, ir.index(0))
-            end)
-            return
-        end
-        local units <const> = ir.index(group.count * panel_tiles)
-        local first <const> = body:size("first", "share", units, "part", "parts")
-        local last <const> = body:size("last", "share_end", units, "part", "parts")
-        local from <const> = body:size("first_panel", "quotient", first, ir.index(panel_tiles))
-        local to <const> = body:size("last_panel", "quotient", last + (panel_tiles - 1),
-            ir.index(panel_tiles))
-        body:loop({ var = "panel", from = from, to = to }, function(inner, panel)
-            if panel_tiles == 1 then
-                build(inner, panel, ir.index(0), ir.index(1), ir.index(0))
-                return
-            end
-            inner:each("item", items, false, function(deep, item)
-                local before <const> = panel * panel_tiles + item * tiles
-                local begin <const> = deep:size("begin", "excess", first, before)
-                local left <const> = deep:size("left", "excess", last, before)
-                local stop <const> = deep:size("end", "min", left, ir.index(tiles))
-                if items == 1 then
-                    build(deep, panel, begin, stop, item)
-                else
-                    deep:when("lt", { begin, stop },
-                        function(call) build(call, panel, begin, stop, item) end)
-                end
-            end)
-        end)
     end)
 end
 

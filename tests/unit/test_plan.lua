@@ -255,17 +255,18 @@ function TestTiles:test_projections_end_at_lengths_only_where_nothing_reads_on()
     lu.assertEquals(ending({ unroll = "full", code_budget = 100000000, mask = "lengths" }), "")
 end
 
--- Parts take rows where there are many items of equal cost, panels where there is one.
-function TestTiles:test_parts_take_rows_of_many_equal_items_and_panels_of_one()
-    local function by_rows(fields)
+-- A few parts take rows of the output, and of all projections where items of equal cost are theirs;
+-- as many as leave each rows enough to hide the weights.
+function TestTiles:test_few_parts_take_rows_and_more_take_panels()
+    local function row_parts(fields)
         local built <const> = build_plan(fields)
-        lu.assertEquals(built.output.by_rows, built.projections[1].by_rows)
-        return built.output.by_rows
+        return built.projections[1].row_parts, built.output.row_parts
     end
-    lu.assertTrue(by_rows(layer("windows", 12, 49, 96, 3)))
-    lu.assertFalse(by_rows(layer("bert", 1, 384, 768, 12)))
-    lu.assertFalse(by_rows(layer("small", 2, 5, 96, 3)))
-    lu.assertFalse(by_rows(layer("padded", 12, 49, 96, 3, { mask = "lengths" })))
+    local function check(fields, ...) lu.assertEquals({ row_parts(fields) }, { ... }) end
+    check(layer("windows", 12, 49, 96, 3), 36, 36)
+    check(layer("vit", 1, 128, 192, 3), nil, 8)
+    check(layer("small", 2, 5, 96, 3))
+    check(layer("padded", 12, 49, 96, 3, { mask = "lengths" }), nil, 36)
 end
 
 -- Rows of up to 384 keys are one block; longer ones are cut evenly, in whole key tiles.
