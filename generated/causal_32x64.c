@@ -48,7 +48,7 @@
  *   v: 32 rows x 64 -> 64, tile 6x4 (rows x vectors), row tiles 2x6 + 4x5, 4 panels of 4
  *     vectors, k unrolled by 1, stored head by head
  *   o: 32 rows x 64 -> 64, tile 6x4 (rows x vectors), row tiles 2x6 + 4x5, 4 panels of 4
- *     vectors, k unrolled by 1, stored by rows
+ *     vectors, k unrolled by 1, rows shared by up to 4 parts, stored by rows
  *   attention: lanes along queries: 30001 cycles predicted with lanes along queries, 32054 along
  *     the head
  *   attention: 4 blocks of 8 queries (2 vectors), context row tiles 2x4
@@ -1387,20 +1387,47 @@ static void phase_output(const float *restrict weights, const attn_args *restric
     float *y = args->y;
     float *ws_heads = workspace + 6144;
     {
-        const size_t first = 24 * part / parts;
-        const size_t last = 24 * (part + 1) / parts;
-        const size_t first_panel = first / 6;
-        const size_t last_panel = (last + 5) / 6;
-        for (size_t panel = first_panel; panel < last_panel; panel++) {
-            const size_t begin = first > 6 * panel ? first - 6 * panel : 0;
-            const size_t left = last > 6 * panel ? last - 6 * panel : 0;
-            const size_t end = left < 6 ? left : 6;
-            const size_t end1 = end < 2 ? end : 2;
-            output_16_6x4(ws_heads, weights + 1040 * panel + 12352, y + 16 * panel, begin, end1);
-            const size_t begin2 = begin > 2 ? begin - 2 : 0;
-            const size_t behind2 = end > 2 ? end - 2 : 0;
-            output_16_5x4(ws_heads + 768, weights + 1040 * panel + 12352, y + 16 * panel + 768,
-                begin2, behind2);
+        if (4 >= parts) {
+            const size_t rows_before = 128 * part / parts;
+            const size_t tiles0_before = (rows_before + 5) / 6;
+            const size_t live0_before = tiles0_before < 8 ? tiles0_before : 8;
+            const size_t behind12_before = rows_before > 48 ? rows_before - 48 : 0;
+            const size_t tiles12_before = (behind12_before + 4) / 5;
+            const size_t tiles_before = live0_before + tiles12_before;
+            const size_t rows_with = 128 * (part + 1) / parts;
+            const size_t tiles0_with = (rows_with + 5) / 6;
+            const size_t live0_with = tiles0_with < 8 ? tiles0_with : 8;
+            const size_t behind12_with = rows_with > 48 ? rows_with - 48 : 0;
+            const size_t tiles12_with = (behind12_with + 4) / 5;
+            const size_t tiles_with = live0_with + tiles12_with;
+            for (size_t panel = 0; panel < 4; panel++) {
+                const size_t begin = (tiles_before + 3 - panel) / 4;
+                const size_t end = (tiles_with + 3 - panel) / 4;
+                const size_t end1 = end < 2 ? end : 2;
+                output_16_6x4(ws_heads, weights + 1040 * panel + 12352, y + 16 * panel, begin,
+                    end1);
+                const size_t begin2 = begin > 2 ? begin - 2 : 0;
+                const size_t behind2 = end > 2 ? end - 2 : 0;
+                output_16_5x4(ws_heads + 768, weights + 1040 * panel + 12352, y + 16 * panel + 768,
+                    begin2, behind2);
+            }
+        } else {
+            const size_t first = 24 * part / parts;
+            const size_t last = 24 * (part + 1) / parts;
+            const size_t first_panel = first / 6;
+            const size_t last_panel = (last + 5) / 6;
+            for (size_t panel = first_panel; panel < last_panel; panel++) {
+                const size_t begin = first > 6 * panel ? first - 6 * panel : 0;
+                const size_t left = last > 6 * panel ? last - 6 * panel : 0;
+                const size_t end = left < 6 ? left : 6;
+                const size_t end1 = end < 2 ? end : 2;
+                output_16_6x4(ws_heads, weights + 1040 * panel + 12352, y + 16 * panel, begin,
+                    end1);
+                const size_t begin2 = begin > 2 ? begin - 2 : 0;
+                const size_t behind2 = end > 2 ? end - 2 : 0;
+                output_16_5x4(ws_heads + 768, weights + 1040 * panel + 12352, y + 16 * panel + 768,
+                    begin2, behind2);
+            }
         }
     }
 }

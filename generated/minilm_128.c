@@ -50,7 +50,8 @@
  *     8x13 + 2x12, 12 panels of 2 vectors, k unrolled by 1, next panel prefetched, stored head by
  *     head
  *   o: 128 rows x 384 -> 384, tile 13x2 (rows x vectors), row tiles 8x13 + 2x12, 12 panels of 2
- *     vectors, k unrolled by 1, next panel prefetched, stored by rows
+ *     vectors, k unrolled by 1, rows shared by up to 4 parts, next panel prefetched, stored by
+ *     rows
  *   attention: lanes along queries: 546348 cycles predicted with lanes along queries, 757148
  *     along the head
  *   attention: 2 blocks of 64 queries (4 vectors), context row tiles 4x13 + 1x12
@@ -2609,7 +2610,7 @@ APART void output_32_13x2(const float *restrict input, const float *restrict pan
         __m512 c12_0 = _mm512_setzero_ps();
         __m512 c12_1 = _mm512_setzero_ps();
         for (size_t k = 0; k < 384; k++) {
-            _mm_prefetch((const char *)(next_panel + 1233 * tile + 4 * k - 1233 * first),
+            _mm_prefetch((const char *)(next_panel + 2465 * tile + 7 * k - 2465 * first),
                 _MM_HINT_T1);
             {
                 const __m512 b0 = _mm512_loadu_ps(panel + 32 * k + 32);
@@ -2655,7 +2656,7 @@ APART void output_32_13x2(const float *restrict input, const float *restrict pan
                 c12_1 = _mm512_fmadd_ps(a12, b1, c12_1);
             }
         }
-        _mm_prefetch((const char *)(next_panel + 1233 * tile + 1536 - 1233 * first), _MM_HINT_T1);
+        _mm_prefetch((const char *)(next_panel + 2465 * tile + 2688 - 2465 * first), _MM_HINT_T1);
         const __m512 s0_0 = _mm512_loadu_ps(panel);
         c0_0 = _mm512_add_ps(s0_0, c0_0);
         const __m512 s0_1 = _mm512_loadu_ps(panel + 16);
@@ -2769,7 +2770,7 @@ APART void output_32_12x2(const float *restrict input, const float *restrict pan
         __m512 c11_0 = _mm512_setzero_ps();
         __m512 c11_1 = _mm512_setzero_ps();
         for (size_t k = 0; k < 384; k++) {
-            _mm_prefetch((const char *)(next_panel + 1233 * tile + 4 * k - 1233 * first),
+            _mm_prefetch((const char *)(next_panel + 2465 * tile + 7 * k - 2465 * first),
                 _MM_HINT_T1);
             {
                 const __m512 b0 = _mm512_loadu_ps(panel + 32 * k + 32);
@@ -2812,7 +2813,7 @@ APART void output_32_12x2(const float *restrict input, const float *restrict pan
                 c11_1 = _mm512_fmadd_ps(a11, b1, c11_1);
             }
         }
-        _mm_prefetch((const char *)(next_panel + 1233 * tile + 1536 - 1233 * first), _MM_HINT_T1);
+        _mm_prefetch((const char *)(next_panel + 2465 * tile + 2688 - 2465 * first), _MM_HINT_T1);
         const __m512 s0_0 = _mm512_loadu_ps(panel);
         c0_0 = _mm512_add_ps(s0_0, c0_0);
         const __m512 s0_1 = _mm512_loadu_ps(panel + 16);
@@ -2895,22 +2896,49 @@ static void phase_output(const float *restrict weights, const attn_args *restric
     float *y = args->y;
     float *ws_heads = workspace + 147456;
     {
-        const size_t first = 120 * part / parts;
-        const size_t last = 120 * (part + 1) / parts;
-        const size_t first_panel = first / 10;
-        const size_t last_panel = (last + 9) / 10;
-        for (size_t panel = first_panel; panel < last_panel; panel++) {
-            const size_t begin = first > 10 * panel ? first - 10 * panel : 0;
-            const size_t left = last > 10 * panel ? last - 10 * panel : 0;
-            const size_t end = left < 10 ? left : 10;
-            const size_t end1 = end < 8 ? end : 8;
-            output_32_13x2(ws_heads, weights + 12320 * panel + 443136,
-                weights + 12320 * panel + 1233 * begin + 455456, y + 32 * panel, begin, end1);
-            const size_t begin2 = begin > 8 ? begin - 8 : 0;
-            const size_t behind2 = end > 8 ? end - 8 : 0;
-            output_32_12x2(ws_heads + 39936, weights + 12320 * panel + 443136,
-                weights + 12320 * panel + 1233 * begin2 + 465320, y + 32 * panel + 39936, begin2,
-                behind2);
+        if (4 >= parts) {
+            const size_t rows_before = 1536 * part / parts;
+            const size_t tiles0_before = (rows_before + 12) / 13;
+            const size_t live0_before = tiles0_before < 96 ? tiles0_before : 96;
+            const size_t behind104_before = rows_before > 1248 ? rows_before - 1248 : 0;
+            const size_t tiles104_before = (behind104_before + 11) / 12;
+            const size_t tiles_before = live0_before + tiles104_before;
+            const size_t rows_with = 1536 * (part + 1) / parts;
+            const size_t tiles0_with = (rows_with + 12) / 13;
+            const size_t live0_with = tiles0_with < 96 ? tiles0_with : 96;
+            const size_t behind104_with = rows_with > 1248 ? rows_with - 1248 : 0;
+            const size_t tiles104_with = (behind104_with + 11) / 12;
+            const size_t tiles_with = live0_with + tiles104_with;
+            for (size_t panel = 0; panel < 12; panel++) {
+                const size_t begin = (tiles_before + 11 - panel) / 12;
+                const size_t end = (tiles_with + 11 - panel) / 12;
+                const size_t end1 = end < 8 ? end : 8;
+                output_32_13x2(ws_heads, weights + 12320 * panel + 443136,
+                    weights + 12320 * panel + 455456, y + 32 * panel, begin, end1);
+                const size_t begin2 = begin > 8 ? begin - 8 : 0;
+                const size_t behind2 = end > 8 ? end - 8 : 0;
+                output_32_12x2(ws_heads + 39936, weights + 12320 * panel + 443136,
+                    weights + 12320 * panel + 2465 * begin2 + 475176 - 2465 * begin,
+                    y + 32 * panel + 39936, begin2, behind2);
+            }
+        } else {
+            const size_t first = 120 * part / parts;
+            const size_t last = 120 * (part + 1) / parts;
+            const size_t first_panel = first / 10;
+            const size_t last_panel = (last + 9) / 10;
+            for (size_t panel = first_panel; panel < last_panel; panel++) {
+                const size_t begin = first > 10 * panel ? first - 10 * panel : 0;
+                const size_t left = last > 10 * panel ? last - 10 * panel : 0;
+                const size_t end = left < 10 ? left : 10;
+                const size_t end1 = end < 8 ? end : 8;
+                output_32_13x2(ws_heads, weights + 12320 * panel + 443136,
+                    weights + 12320 * panel + 2465 * begin + 455456, y + 32 * panel, begin, end1);
+                const size_t begin2 = begin > 8 ? begin - 8 : 0;
+                const size_t behind2 = end > 8 ? end - 8 : 0;
+                output_32_12x2(ws_heads + 39936, weights + 12320 * panel + 443136,
+                    weights + 12320 * panel + 2465 * begin2 + 475176, y + 32 * panel + 39936,
+                    begin2, behind2);
+            }
         }
     }
 }

@@ -90,8 +90,8 @@ function projection.build(name, stage, problem, machine, shape)
         panels = groups[#groups].first_panel + groups[#groups].count,
         -- of each item; items in one piece count as one
         items = shape.rows // item_rows, item_rows = item_rows, bounded = shape.bounded,
-        row_parts = not blocked and item_rows == shape.rows and shape.takes_rows
-            and most_row_parts(shape.rows, machine) or nil,
+        row_parts = shape.takes_rows and not blocked and not shape.straight
+            and item_rows == shape.rows and most_row_parts(shape.rows, machine) or nil,
         row_groups = tile.row_groups, tiles = ceil_div(item_rows, tile.rows),
         block_tiles = blocked, input_row = input_row, input_item = input_rows * shape.depth,
         input_first = (shape.first_row or 0) * shape.depth,
