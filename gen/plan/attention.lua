@@ -154,6 +154,27 @@ local function choose_prefetch(problem, machine, dims, straight)
     return bytes > STAYING_SHARE * machine.target.l2
 end
 
+-- What it counts that one of two parts has more queries than the other: most calls have one thread.
+local LAG_SHARE <const> = 0.1
+
+-- By how much blocks of such widths make one of two parts later than the other, as a fraction that
+-- tiles pay for: nearly equal ones go to even shares. each: queries a vector of the last block.
+local function lag(problem, lanes, split)
+    local whole <const> = split and problem.seq_len // lanes * lanes or problem.seq_len
+    return function(column_groups)
+        local units <const> = {}
+        for _, block in ipairs(attention.query_blocks(whole, lanes, column_groups)) do
+            for _ = 1, block.count do units[#units + 1] = block.queries end
+        end
+        if split then units[#units + 1] = problem.seq_len - whole end
+        local all <const> = problem.batch * problem.heads * #units
+        local first = 0
+        for unit = 0, all // 2 - 1 do first = first + units[unit % #units + 1] end
+        local half <const> = problem.batch * problem.heads * problem.seq_len / 2
+        return LAG_SHARE * math.abs(first - half) / half
+    end
+end
+
 -- Query blocks that walk the keys together where rows are done in several blocks of keys: each
 -- block of K and V then comes from memory once for all of them.
 local QUERIES_TOGETHER <const> = 64
@@ -181,7 +202,8 @@ function attention.build(problem, machine, dims, straight)
     local scores <const> = tiles.choose("scores", problem, machine,
         { vectors = split and problem.seq_len // lanes or ceil_div(problem.seq_len, lanes),
             depth = dims.score, is_masked = problem.causal ~= nil,
-            computed = causal_fraction(problem, lanes) }, split_keys)
+            computed = causal_fraction(problem, lanes),
+            lag = not straight and lag(problem, lanes, split) or nil }, split_keys)
     local key_block <const> = choose_key_block(problem, scores.rows, straight)
     local in_blocks <const> = key_block < problem.kv_len
     local key_blocks <const> = ceil_div(problem.kv_len, key_block)

@@ -87,7 +87,8 @@ end
 -- The cheapest legal tile for rows x vectors of a product of the given depth, or the user's.
 -- split_rows(rows) gives the row groups for a tile height; shape.sums: how many accumulators a tile
 -- may have where others need registers beside it; shape.computed(rows, column_groups): the fraction
--- of the product that is computed in such tiles (nil: all); shape.is_masked: masks and exp2 follow;
+-- of the product that is computed in such tiles (nil: all); shape.lag(column_groups): what such
+-- columns cost when shared out, as a fraction (nil: nothing); shape.is_masked: masks and exp2 follow;
 -- shape.row_unit: tiles have a multiple of so many rows.
 function tiles.choose(name, problem, machine, shape, split_rows)
     local forced <const> = problem.plan[name] or {}
@@ -107,8 +108,9 @@ function tiles.choose(name, problem, machine, shape, split_rows)
                     machine.lanes) then
                     cycles = cycles * 1.03
                 end
-                local cost <const> = shape.computed and cycles * shape.computed(rows, column_groups)
+                local cost = shape.computed and cycles * shape.computed(rows, column_groups)
                     or cycles
+                if shape.lag then cost = cost * (1 + shape.lag(column_groups)) end
                 if not best or cost < best.cost - 1e-9 then
                     best = { cost = cost, rows = rows, vectors = vectors, row_groups = row_groups,
                         column_groups = column_groups, cycles = cycles }
