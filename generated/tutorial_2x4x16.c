@@ -37,13 +37,13 @@
  *   fold: K bias dropped: it shifts every logit of a row alike
  *   fold: V bias moved into the output bias: weights sum to 1
  *   q: 8 rows x 16 -> 16, tile 2x4 (rows x vectors), row tiles 4x2, 4 panels of 4 vectors, k
- *     unrolled by 16, rows shared by up to 8 parts, stored head by head
+ *     unrolled by 16, stored head by head
  *   k: 8 rows x 16 -> 16, tile 2x4 (rows x vectors), row tiles 4x2, 4 panels of 4 vectors, k
- *     unrolled by 16, rows shared by up to 8 parts, stored head by head
+ *     unrolled by 16, stored head by head
  *   v: 8 rows x 16 -> 16, tile 2x4 (rows x vectors), row tiles 4x2, 4 panels of 4 vectors, k
- *     unrolled by 16, rows shared by up to 8 parts, stored head by head
+ *     unrolled by 16, stored head by head
  *   o: 8 rows x 16 -> 16, tile 2x4 (rows x vectors), row tiles 4x2, 4 panels of 4 vectors, k
- *     unrolled by 16, rows shared by up to 8 parts, stored by rows
+ *     unrolled by 16, stored by rows
  *   attention: lanes along queries: 1999 cycles predicted with lanes along queries, 1998 along
  *     the head
  *   attention: 1 block of 4 queries (4 vectors), context row tiles 2x2

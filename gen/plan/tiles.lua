@@ -88,8 +88,8 @@ end
 -- split_rows(rows) gives the row groups for a tile height; shape.sums: how many accumulators a tile
 -- may have where others need registers beside it; shape.computed(rows, column_groups): the fraction
 -- of the product that is computed in such tiles (nil: all); shape.lag(column_groups): what such
--- columns cost when shared out, as a fraction (nil: nothing); shape.is_masked: masks and exp2 follow;
--- shape.row_unit: tiles have a multiple of so many rows.
+-- columns cost when they are shared out, as a fraction (nil: nothing); shape.is_masked: masks and
+-- exp2 follow; shape.row_unit: tiles have a multiple of so many rows.
 function tiles.choose(name, problem, machine, shape, split_rows)
     local forced <const> = problem.plan[name] or {}
     local best

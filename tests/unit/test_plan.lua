@@ -269,6 +269,21 @@ function TestTiles:test_few_parts_take_rows_and_more_take_panels()
     check(layer("padded", 12, 49, 96, 3, { mask = "lengths" }), nil, 36)
 end
 
+-- Three heads of 197 queries: nine blocks of 64 are five and four for two parts, twelve of 48 even.
+function TestTiles:test_ties_go_to_blocks_of_queries_that_two_parts_share_evenly()
+    local function blocks(heads)
+        local list <const> = {}
+        local fields <const> = layer("vit", 1, 197, 64 * heads, heads)
+        fields.isa = "avx512"
+        for i, block in ipairs(build_plan(fields, "avx512").attention.blocks) do
+            list[i] = ("%dx%d"):format(block.count, block.queries)
+        end
+        return table.concat(list, " ")
+    end
+    lu.assertEquals(blocks(4), "3x64 1x5")
+    lu.assertEquals(blocks(3), "4x48 1x5")
+end
+
 -- Rows of up to 384 keys are one block; longer ones are cut evenly, in whole key tiles.
 function TestTiles:test_long_rows_are_done_in_blocks_of_keys()
     local function shape(kv_len, more)
