@@ -158,7 +158,7 @@ end
 local LAG_SHARE <const> = 0.1
 
 -- By how much blocks of such widths make one of two parts later than the other, as a fraction that
--- tiles pay for: nearly equal ones go to even shares. each: queries a vector of the last block.
+-- tiles pay for: nearly equal ones go to even shares.
 local function lag(problem, lanes, split)
     local whole <const> = split and problem.seq_len // lanes * lanes or problem.seq_len
     return function(column_groups)
