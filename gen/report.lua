@@ -108,7 +108,8 @@ function report.build(plan)
         softmax = { rows = attention.in_blocks and "in blocks of keys" or "whole",
             fused = attention.key_block ~= nil,
             key_block = attention.key_block, blocks_together = attention.together,
-            base = problem.fold.base == 2 and "2" or "e", accuracy = problem.accuracy },
+            base = problem.fold.base == 2 and "2" or "e", accuracy = problem.accuracy,
+            uses_tried = attention.uses_tried },
         context = { tile = { rows = attention.context_rows, vectors = attention.context_vectors },
             unroll = attention.context_unroll, repairs_rows = attention.repair,
             along_dims = attention.context_along_dims ~= false,
@@ -186,6 +187,9 @@ function report.lines(data)
             or ("blocks of %d keys for %d blocks of queries at a time"):format(
                 data.softmax.key_block, data.softmax.blocks_together), data.softmax.base,
         data.softmax.accuracy)
+    if data.softmax.uses_tried then
+        put("softmax: tried weights are used before their sums are looked at")
+    end
     if data.context.along_dims then
         put("context: tile %s%s, k unrolled by %d",
             tile_text(data.context.tile.rows, data.context.tile.vectors),

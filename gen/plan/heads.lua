@@ -128,6 +128,11 @@ function heads.build(problem, machine, widths, straight)
     end
     local key_groups <const> = scores.row_groups
     local one_tile <const> = #key_groups == 1 and key_groups[1].count == 1
+    local dim_groups <const> = split_even(widths.value, dim_rows)
+    -- tried weights are used before their sums are looked at, which hides what these take; of 16
+    -- registers clang has none left for it (AVX2, tiny-ov: 2 % slower, gcc 1 % faster)
+    local uses_tried <const> = not straight and machine.trial ~= nil
+        and machine.registers > numbers.FEW_REGISTERS
     local head_vectors <const> = items * H // group
     -- as many dims as a vector has queries are transposed at once; two of each are as well joined
     local regroups_queries <const> = queries_each > 2 and seq_len % queries_each == 0
@@ -140,7 +145,10 @@ function heads.build(problem, machine, widths, straight)
         key_groups = key_groups, key_rows = scores.rows, scores_vectors = scores.vectors,
         scores_unroll = tiles.depth_unroll("scores", problem, machine, widths.score,
             scores.rows, scores.vectors, straight),
-        dim_groups = split_even(widths.value, dim_rows), context_rows = dim_rows,
+        dim_groups = dim_groups, context_rows = dim_rows,
+        uses_tried = uses_tried,
+        -- the only tile of dims then divides by itself, behind its products
+        divides_late = uses_tried and #dim_groups == 1 and dim_groups[1].count == 1,
         context_vectors = scores.vectors,
         context_unroll = tiles.depth_unroll("context", problem, machine, problem.kv_len,
             dim_rows, scores.vectors, straight),
@@ -179,8 +187,12 @@ function heads.part_buffers(problem, planned, widths)
     end
     numbers.add_buffer(list, "scores", planned.key_block * width,
         "weights before division: [key][query][head]")
-    for _, one in ipairs({ { "maxima", "largest logit" }, { "references", "reference" },
-        { "sums", "sum of weights" }, { "inverse_sums", "1 / sum of weights" } }) do
+    local states <const> = { { "maxima", "largest logit" }, { "references", "reference" },
+        { "sums", "sum of weights" } }
+    if not planned.divides_late then
+        states[4] = { "inverse_sums", "1 / sum of weights" }
+    end
+    for _, one in ipairs(states) do
         numbers.add_buffer(list, one[1], width, one[2] .. " of each query and head")
     end
     if planned.trial then

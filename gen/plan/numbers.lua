@@ -15,6 +15,9 @@ function numbers.rows_a_page(floats) return math.max(1, PAGE_FLOATS // floats) e
 -- Most products that one accumulator adds up (docs/numerics.md); deeper sums restart.
 numbers.LONGEST_SUM = 384
 
+-- Vector registers of a machine that leaves few beside a tile.
+numbers.FEW_REGISTERS = 16
+
 function numbers.ceil_div(a, b) return (a + b - 1) // b end
 
 function numbers.round_up(a, b) return numbers.ceil_div(a, b) * b end

@@ -17,7 +17,7 @@ end
 -- fewer it moves loads of later steps ahead and does from four steps a turn on (AVX2 6x2); with
 -- none it leaves B in memory, and does not (4x3).
 local ENOUGH_SPARE <const>, TIGHT_UNROLL <const> = 3, 2
-local FEW_REGISTERS <const> = 16
+local FEW_REGISTERS <const> = numbers.FEW_REGISTERS
 
 local function spare_registers(rows, vectors, machine)
     return machine.registers - tiles.tile_registers(rows, vectors)

@@ -169,9 +169,11 @@ local function context_function(ctx, group, base)
             or ("Weighted values, dims from %d on, in tiles of %d, divided by the sums."):format(
                 base, rows) }, parameters,
         function(block)
-            for v = 0, vectors - 1 do
-                block:let("vec", "inverse" .. v, "load",
-                    ir.offset(ctx.inverse_sums, v * ctx.lanes))
+            if not planned.divides_late then
+                for v = 0, vectors - 1 do
+                    block:let("vec", "inverse" .. v, "load",
+                        ir.offset(ctx.inverse_sums, v * ctx.lanes))
+                end
             end
             each_tile(block, ctx, group, function(body, i)
                 local dim0 <const> = i * rows + (ctx.straight and 0 or base)
@@ -191,6 +193,7 @@ local function context_function(ctx, group, base)
                         return ir.offset(ctx.scores, k * width + v * ctx.lanes)
                     end,
                 })
+                if planned.divides_late then softmax.invert(body, ctx) end
                 for r = 0, rows - 1 do
                     for v = 0, vectors - 1 do
                         local value <const> = body:let("vec", ("o%d_%d"):format(r, v), "mul",
@@ -211,8 +214,31 @@ local function each_group(groups, visit)
     end
 end
 
--- Appends the weights of the block of ctx, and the inverse sums, to `body`.
-local function add_weights(phase, body, ctx)
+-- Adds the functions that make the outputs of the block of ctx; returns what appends their calls.
+local function build_context(phase, ctx)
+    local plan <const>, planned <const> = ctx.plan, ctx.plan.attention
+    local finish <const> = not planned.divides_late and phase:add(softmax.finish(ctx))
+    local makers <const> = {}
+    each_group(planned.dim_groups, function(group, first)
+        local fn <const> = phase:add(context_function(ctx, group, first))
+        -- called for tried weights and for others
+        fn.piece = planned.uses_tried
+        makers[#makers + 1] = { fn = fn, group = group, first = first }
+    end)
+    return function(body)
+        if finish then body:call(finish) end
+        for _, maker in ipairs(makers) do
+            call_tiles(body, ctx, maker.fn, maker.group, maker.first, function(dim)
+                return { [ctx.value_rows.base] = ir.offset(ctx.value_rows, dim * ctx.v.dim),
+                    out_rows = ir.offset(ctx.out_rows, dim * (planned.in_place and ctx.lanes
+                        or plan.out.dim)) }
+            end)
+        end
+    end
+end
+
+-- Appends the weights of the block of ctx, and what use(to) makes of them, to `body`.
+local function add_weights(phase, body, ctx, use)
     local planned <const> = ctx.plan.attention
     heads_rows.pair(phase, body, ctx, "query", ctx.q)
     heads_rows.pair(phase, body, ctx, "key", ctx.k)
@@ -238,22 +264,7 @@ local function add_weights(phase, body, ctx)
             return { [ctx.key_rows.base] = ir.offset(ctx.key_rows, key * ctx.k.row),
                 scores = ir.offset(ctx.scores, key * ctx.block.width) }
         end)
-    end)
-    body:call(phase:add(softmax.finish(ctx)))
-end
-
--- Appends the outputs of the block of ctx to `body`.
-local function add_context(phase, body, ctx)
-    local plan <const>, planned <const> = ctx.plan, ctx.plan.attention
-    heads_rows.pair(phase, body, ctx, "value", ctx.v)
-    each_group(planned.dim_groups, function(group, first)
-        local fn <const> = phase:add(context_function(ctx, group, first))
-        call_tiles(body, ctx, fn, group, first, function(dim)
-            return { [ctx.value_rows.base] = ir.offset(ctx.value_rows, dim * ctx.v.dim),
-                out_rows = ir.offset(ctx.out_rows, dim * (planned.in_place and ctx.lanes
-                    or plan.out.dim)) }
-        end)
-    end)
+    end, use)
 end
 
 -- The function that attends for one kind of block of queries.
@@ -265,15 +276,29 @@ local function build_block(phase, plan, block, suffix)
     ctx.q = heads_rows.read(ctx, "query", plan.q, problem.seq_len, plan.score_dim)
     ctx.k = heads_rows.read(ctx, "key", plan.k, problem.kv_len, plan.score_dim)
     ctx.v = heads_rows.read(ctx, "value", plan.v, problem.kv_len, plan.value_dim)
-    return phase:add(ir.func("attend" .. suffix,
+    local attend <const> = ir.func("attend" .. suffix,
         { ("Attention of one vector of heads for %d queries."):format(block.queries) },
         parameters, function(body)
             for _, buffer in ipairs(plan.part_buffers) do
                 body:let("writable", buffer.name, "address", ir.mem("scratch", buffer.offset))
             end
-            add_weights(phase, body, ctx)
-            add_context(phase, body, ctx)
-        end))
+            local add_context
+            local function use(to)
+                add_context = add_context or build_context(phase, ctx)
+                add_context(to)
+            end
+            if plan.attention.uses_tried then
+                heads_rows.pair(phase, body, ctx, "value", ctx.v)
+                add_weights(phase, body, ctx, use)
+            else
+                add_weights(phase, body, ctx)
+                heads_rows.pair(phase, body, ctx, "value", ctx.v)
+                use(body)
+            end
+        end)
+    -- between the projections of the same function both compilers order its short chains worse
+    attend.apart = plan.straight
+    return phase:add(attend)
 end
 
 -- Appends the attention phase to `kernel`.

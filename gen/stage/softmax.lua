@@ -370,17 +370,23 @@ function softmax.add_block(block, ctx)
     end
 end
 
+-- Declares inverse0, …: 1 / sum of each query's weights. visit(v), if given, follows each.
+function softmax.invert(block, ctx, visit)
+    block:let("vec", "one", "splat", ir.float(1.0))
+    for v = 0, ctx.block.vectors - 1 do
+        block:let("vec", "sum" .. v, "load", at(ctx.totals or ctx.sums, ctx, v))
+        block:let("vec", "inverse" .. v, "div", "one", "sum" .. v)
+        if visit then visit(v) end
+    end
+end
+
 -- inverse_sums[query] = 1 / sum.
 function softmax.finish(ctx)
-    local sums <const> = ctx.totals or ctx.sums
     return ir.func("invert_sums" .. ctx.suffix, { "1 / sum of each query's weights." },
         ctx.parameters, function(block)
-            block:let("vec", "one", "splat", ir.float(1.0))
-            for v = 0, ctx.block.vectors - 1 do
-                block:let("vec", "sum" .. v, "load", at(sums, ctx, v))
-                block:let("vec", "inverse" .. v, "div", "one", "sum" .. v)
+            softmax.invert(block, ctx, function(v)
                 block:run("store", at(ctx.inverse_sums, ctx, v), "inverse" .. v)
-            end
+            end)
         end)
 end
 

@@ -18,8 +18,10 @@ function weights.trust(body, plan)
 end
 
 -- Appends to `body` what fills the scores with the weights of the keys of ctx. build(ctx) makes the
--- functions around tiles; `stage` calls a function.
-function weights.add(phase, body, ctx, build, stage)
+-- functions around tiles; `stage` calls a function. use(to), if given, appends what is done with
+-- the weights: with tried ones before they are looked at, so that it need not wait for their sums.
+function weights.add(phase, body, ctx, build, stage, use)
+    use = use or function() end
     local makers <const> = build(ctx)
     for _, fn in ipairs(makers) do phase:add(fn) end
     local out_of_reach <const> = phase:add(softmax.out_of_reach(ctx))
@@ -33,6 +35,7 @@ function weights.add(phase, body, ctx, build, stage)
     end
     if not ctx.plan.attention.trial then
         with_maxima(body)
+        use(body)
         return
     end
     local restart <const> = phase:add(softmax.restart(ctx))
@@ -40,14 +43,14 @@ function weights.add(phase, body, ctx, build, stage)
     local tries <const> = build(setmetatable({ at_zero = true }, { __index = ctx }))
     for _, fn in ipairs(tries) do phase:add(fn) end
     -- in one function, compilers keep the constants of all of them on its stack
-    for _, list in ipairs({ makers, tries }) do
-        for _, fn in ipairs(list) do fn.apart = true end
-    end
+    for _, fn in ipairs(makers) do fn.apart = true end
+    for _, fn in ipairs(tries) do fn.apart = not ctx.plan.attention.uses_tried end
     local trust <const> = ir.mem("trust")
     -- where it failed last, it is not tried again before a block that would have passed
     body:declare("int", "open", "byte_set", trust)
     local function try(to)
         for _, fn in ipairs(tries) do stage(to, fn) end
+        use(to)
         to:set("open", "copy", to:ask("unproven", unproven))
         to:when("true_", { "open" }, function(inner)
             stage(inner, restart)
@@ -60,6 +63,7 @@ function weights.add(phase, body, ctx, build, stage)
     body:when("true_", { "open" }, try, function(inner) inner:set("open", "one") end)
     body:when("true_", { "open" }, function(inner)
         with_maxima(inner, function(other) softmax.trust(other, ctx) end)
+        use(inner)
     end)
 end
 

@@ -111,6 +111,23 @@ function TestHeadsPlan:test_rows_are_interleaved()
     end)
 end
 
+-- Their sums then take no time of their own; straight-line code tries nothing.
+function TestHeadsPlan:test_tried_weights_are_used_at_once_where_registers_are_many()
+    local fields <const> = along_heads({ seq_len = 16, d_model = 16, unroll = "tiles" })
+    for name, used in pairs({ avx512 = true, avx2 = false, neon = false }) do
+        local built <const> = build_plan(fields, name)
+        lu.assertEquals(built.attention.uses_tried, used, name)
+        local has_inverse = false
+        for _, buffer in ipairs(built.part_buffers) do
+            has_inverse = has_inverse or buffer.name == "inverse_sums"
+        end
+        lu.assertEquals(has_inverse, not used, name)
+    end
+    lu.assertStrContains(generate.describe(generate.plan(record(fields, "avx512"))),
+        "softmax: tried weights are used before their sums are looked at")
+    lu.assertFalse(build_plan(layer({ d_model = 16, heads = 2 }), "avx512").attention.uses_tried)
+end
+
 function TestHeadsPlan:test_two_items_share_vectors_that_one_fills_by_half()
     local half <const> = { d_model = 16, heads = 2 }
     lu.assertEquals(build_plan(layer(half), "avx512").attention.items, 2)
