@@ -32,7 +32,7 @@
  *   k [384][384]: panels x columns 12x32
  *   v [384][384]: panels x columns 12x32, bias
  *   o [384][384]: panels x columns 12x32, bias
- *   K projected, V projected (176160.8 kFLOP, 3175.2 k cycles predicted)
+ *   K projected, V projected (176160.8 kFLOP, 3123.6 k cycles predicted)
  *   logits in units of log2: softmax uses exp2 alone
  *   scale folded into Wq and bq
  *   K bias dropped: it shifts every logit of a row alike

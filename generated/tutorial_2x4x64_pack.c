@@ -29,7 +29,7 @@
  * Recipe
  *   qkv [192][64]: panels x columns 8x24, bias, q times Q_FACTOR
  *   o [64][64]: panels x columns 2x24+1x16, bias
- *   K projected, V projected, heads interleaved (270.3 kFLOP, 11.2 k cycles predicted) rather than K projected, V projected (270.3 kFLOP, 12.2 k cycles predicted)
+ *   K projected, V projected, heads interleaved (270.3 kFLOP, 10.9 k cycles predicted) rather than K projected, V projected (270.3 kFLOP, 12.3 k cycles predicted)
  *   logits in units of log2: softmax uses exp2 alone
  *   scale folded into Wq and bq
  *   K bias dropped: it shifts every logit of a row alike

@@ -74,7 +74,7 @@ function projection.build(name, stage, problem, machine, shape)
         item_rows = shape.rows // shape.items
     end
     local blocks <const> = shape.input_blocks
-    shape.row_unit = blocks and blocks.rows
+    shape.row_unit, shape.is_panel = blocks and blocks.rows, lanes > 1
     shape.sums = shape.vectors == 1 and math.max(most_sums(machine), shape.row_unit or 1) or nil
     local tile <const> = tiles.choose(stage, problem, machine, shape,
         function(rows) return split_even(item_rows, rows, shape.row_unit) end)
@@ -115,7 +115,7 @@ function projection.build_blocks(name, stage, problem, machine, shape)
     local stacked <const> = shape.rows == 1
     local rows <const> = stacked and shape.heads or shape.rows
     local items <const> = stacked and 1 or shape.heads
-    shape.vectors = ceil_div(shape.columns, lanes)
+    shape.vectors, shape.is_panel = ceil_div(shape.columns, lanes), lanes > 1
     local tile <const> = tiles.choose(stage, problem, machine, shape,
         function(most) return split_even(rows, most) end)
     local rest <const> = not shape.padded and shape.columns % lanes or 0

@@ -26,24 +26,37 @@ end
 -- Bytes a cycle that L2 delivers while the FMA pipes are busy.
 local L2_BANDWIDTH <const> = 32
 
--- What a step of few accumulators takes beyond the FMA latency: nothing hides a late load (AVX2,
--- 2x4x64: 2x4 and 4x2 take 8 % longer than 4x3).
+-- What a step of few accumulators takes beyond the FMA latency: nothing hides a late load.
 local SLACK <const> = 0.15
+
+-- What a step costs where B is a panel of weights, one stream from beyond L1: each accumulator less
+-- than half as many again as hide the FMA latency (AVX2: 2x4 and 4x2 take 8 % longer than 4x3 in
+-- 2x4x64; 3x3 8 % and 5x2 6 % for 1000 rows of 120; TinyBERT's 6x1 six cycles), a tile that leaves
+-- no register, and a cycle of L2's.
+local LATE_LOADS <const>, NO_SPARE <const>, PANEL_STREAM <const> = 0.2, 0.22, 0.03
+
+-- The last two where B is something else, or (the first) registers are many.
+local NO_SPARE_ELSE <const>, STREAM_ELSE <const> = 0.5, 0.1
 
 -- Cycles of one step along the depth: the FMA pipes, the load ports or the FMA latency decide. Half
 -- a cycle stands for loop and address work that small tiles repeat more often; a little more for
 -- every load, for panels of B that come from L2 again for every row tile, and for a tile that
 -- leaves few registers to spare: of 16 the best tiles do, of 32 others are as good.
-local function step_cycles(rows, vectors, depth, machine)
+local function step_cycles(rows, vectors, depth, machine, is_panel)
     local target <const> = machine.target
     local loads <const> = rows + vectors
     local spare <const> = spare_registers(rows, vectors, machine)
     local tight <const> = spare >= ENOUGH_SPARE and 0
-        or spare > 0 and machine.registers <= FEW_REGISTERS and 0.08 or 0.5
+        or spare > 0 and machine.registers <= FEW_REGISTERS and 0.08
+        or is_panel and machine.registers <= FEW_REGISTERS and NO_SPARE or NO_SPARE_ELSE
     local step_bytes <const> = vectors * machine.lanes * FLOAT_BYTES
     local stream <const> = depth * step_bytes > target.l1d // 2 and step_bytes / L2_BANDWIDTH or 0
+    local needed <const> = target.fma_latency * target.fma_pipes
+    local late <const> = is_panel
+        and LATE_LOADS * math.max(0, needed + needed // 2 - rows * vectors) or 0
     return math.max(rows * vectors / target.fma_pipes, loads / target.load_ports,
-        target.fma_latency + SLACK) + 0.5 + 0.02 * loads + tight + 0.1 * stream
+        target.fma_latency + SLACK) + 0.5 + 0.02 * loads + tight
+        + (is_panel and PANEL_STREAM or STREAM_ELSE) * stream + late
 end
 
 -- Cycles that a tile waits for its last exp2, and that each accumulator beyond twice those the FMA
@@ -57,12 +70,13 @@ local function masking_cycles(rows, vectors, machine)
     return DRAIN + CROWDING * rows * vectors * math.max(0, rows * vectors - needed)
 end
 
--- Predicted cycles of a product cut into tiles; is_masked: masks and exp2 follow each.
-function tiles.cycles(row_groups, column_groups, depth, machine, is_masked)
+-- Predicted cycles of a product cut into tiles; is_masked: masks and exp2 follow each; is_panel: B
+-- is a panel of weights, in vectors: of single floats compilers make their own, best of 2x4.
+function tiles.cycles(row_groups, column_groups, depth, machine, is_masked, is_panel)
     local cycles = 0.0
     for _, r in ipairs(row_groups) do
         for _, c in ipairs(column_groups) do
-            local tile <const> = depth * step_cycles(r.size, c.size, depth, machine)
+            local tile <const> = depth * step_cycles(r.size, c.size, depth, machine, is_panel)
                 + 2 * r.size * c.size
                 + (is_masked and masking_cycles(r.size, c.size, machine) or 0)
             cycles = cycles + r.count * c.count * tile
@@ -102,7 +116,7 @@ function tiles.choose(name, problem, machine, shape, split_rows)
                 local row_groups <const> = split_rows(rows)
                 local column_groups <const> = split_even(shape.vectors, vectors)
                 local cycles = tiles.cycles(row_groups, column_groups, shape.depth,
-                    machine, shape.is_masked)
+                    machine, shape.is_masked, shape.is_panel)
                 -- Contiguous heads are worth more than the last per cent of a tile.
                 if shape.head_width and not tiles.panels_fit_heads(column_groups, shape.head_width,
                     machine.lanes) then

@@ -413,6 +413,17 @@ function TestTiles:test_products_merge_where_that_saves_vectors_or_narrow_panels
         plan = { project = { merged = false } } }, "avx512"), "q k v")
 end
 
+-- Few accumulators hide no late load of weights: 39 and 15 vectors are panels of three in tiles of
+-- four rows, neither of two and a rest nor 3x3; 48 are panels of two.
+function TestTiles:test_panels_take_enough_accumulators()
+    local function tile(columns)
+        local output <const> = build_plan({ seq_len = 128, d_model = columns, heads = 12,
+            head_dim = 8 }).output
+        return ("%dx%d"):format(output.tile_rows, output.tile_vectors)
+    end
+    lu.assertEquals({ tile(312), tile(120), tile(384) }, { "4x3", "4x3", "6x2" })
+end
+
 function TestTiles:test_only_products_of_the_same_rows_merge()
     local function merged(changes)
         local fields <const> = { seq_len = 5, d_model = 24, heads = 2,
