@@ -180,7 +180,8 @@ function report.lines(data)
                 .. " values prefetched %d keys ahead"):format(scores.keys_prefetched_ahead) or "")
     else
         put("scores: key tiles %s, k unrolled by %d%s", scores.key_tiles, scores.unroll,
-            scores.prefetches and ", what the next blocks read prefetched" or "")
+            scores.prefetches == "blocks" and ", what the next blocks read prefetched"
+                or scores.prefetches and ", next keys and own values prefetched" or "")
     end
     put("softmax: %s%s, base %s, %s", data.softmax.fused and "in the score tiles, " or "",
         data.softmax.rows == "whole" and "whole rows"

@@ -54,7 +54,7 @@
  *   attention: 4 blocks of 8 queries (2 vectors), context row tiles 2x4
  *   context: lanes along the head: 448 cycles predicted with lanes along queries, 348 along the
  *     head
- *   scores: key tiles 4x8, k unrolled by 1
+ *   scores: key tiles 4x8, k unrolled by 1, next keys and own values prefetched
  *   softmax: in the score tiles, whole rows, base 2, exact
  *   context: tile 4x4, k unrolled by 1
  *   context: rows with NaN computed again from allowed keys
@@ -99,6 +99,15 @@ static inline uint32x4_t lanes_from(size_t first)
 {
     static const uint32_t lane[4] = {0, 1, 2, 3};
     return vcgeq_u32(vld1q_u32(lane), vdupq_n_u32((uint32_t)(first < 4 ? first : 4)));
+}
+
+static inline void prefetch_line(const float *src)
+{
+#if defined(__GNUC__)
+    __builtin_prefetch(src, 0, 2);
+#else
+    (void)src;
+#endif
 }
 
 /* dst[c * dst_stride + r] = src[r * src_stride + c] for a 4x4 block. */
@@ -578,9 +587,9 @@ static void start_softmax_8(float *restrict maxima, float *restrict references,
 }
 
 /* Weights of keys that every query sees. */
-static void scores_open_8(const float *restrict key_rows, float *restrict queries,
-    float *restrict scores, float *restrict maxima, float *restrict references,
-    float *restrict sums, size_t key_full)
+static void scores_open_8(const float *restrict key_rows, const float *restrict value_rows,
+    float *restrict queries, float *restrict scores, float *restrict maxima,
+    float *restrict references, float *restrict sums, size_t key_full)
 {
     const float32x4_t ref0 = vld1q_f32(references);
     float32x4_t max0 = vld1q_f32(maxima);
@@ -646,6 +655,8 @@ static void scores_open_8(const float *restrict key_rows, float *restrict querie
         const float32x4_t p0_1 = vec_exp2(x0_1);
         sum1 = vaddq_f32(sum1, p0_1);
         vst1q_f32(scores + 8 * key + 4, p0_1);
+        prefetch_line(key_rows + 16 * key + 128);
+        prefetch_line(value_rows + 16 * key);
         max0 = vmaxq_f32(max0, c1_0);
         const float32x4_t x1_0 = vsubq_f32(c1_0, ref0);
         const float32x4_t p1_0 = vec_exp2(x1_0);
@@ -656,6 +667,8 @@ static void scores_open_8(const float *restrict key_rows, float *restrict querie
         const float32x4_t p1_1 = vec_exp2(x1_1);
         sum1 = vaddq_f32(sum1, p1_1);
         vst1q_f32(scores + 8 * key + 12, p1_1);
+        prefetch_line(key_rows + 16 * key + 144);
+        prefetch_line(value_rows + 16 * key + 16);
         max0 = vmaxq_f32(max0, c2_0);
         const float32x4_t x2_0 = vsubq_f32(c2_0, ref0);
         const float32x4_t p2_0 = vec_exp2(x2_0);
@@ -666,6 +679,8 @@ static void scores_open_8(const float *restrict key_rows, float *restrict querie
         const float32x4_t p2_1 = vec_exp2(x2_1);
         sum1 = vaddq_f32(sum1, p2_1);
         vst1q_f32(scores + 8 * key + 20, p2_1);
+        prefetch_line(key_rows + 16 * key + 160);
+        prefetch_line(value_rows + 16 * key + 32);
         max0 = vmaxq_f32(max0, c3_0);
         const float32x4_t x3_0 = vsubq_f32(c3_0, ref0);
         const float32x4_t p3_0 = vec_exp2(x3_0);
@@ -676,6 +691,8 @@ static void scores_open_8(const float *restrict key_rows, float *restrict querie
         const float32x4_t p3_1 = vec_exp2(x3_1);
         sum1 = vaddq_f32(sum1, p3_1);
         vst1q_f32(scores + 8 * key + 28, p3_1);
+        prefetch_line(key_rows + 16 * key + 176);
+        prefetch_line(value_rows + 16 * key + 48);
         max0 = vmaxq_f32(max0, c4_0);
         const float32x4_t x4_0 = vsubq_f32(c4_0, ref0);
         const float32x4_t p4_0 = vec_exp2(x4_0);
@@ -686,6 +703,8 @@ static void scores_open_8(const float *restrict key_rows, float *restrict querie
         const float32x4_t p4_1 = vec_exp2(x4_1);
         sum1 = vaddq_f32(sum1, p4_1);
         vst1q_f32(scores + 8 * key + 36, p4_1);
+        prefetch_line(key_rows + 16 * key + 192);
+        prefetch_line(value_rows + 16 * key + 64);
         max0 = vmaxq_f32(max0, c5_0);
         const float32x4_t x5_0 = vsubq_f32(c5_0, ref0);
         const float32x4_t p5_0 = vec_exp2(x5_0);
@@ -696,6 +715,8 @@ static void scores_open_8(const float *restrict key_rows, float *restrict querie
         const float32x4_t p5_1 = vec_exp2(x5_1);
         sum1 = vaddq_f32(sum1, p5_1);
         vst1q_f32(scores + 8 * key + 44, p5_1);
+        prefetch_line(key_rows + 16 * key + 208);
+        prefetch_line(value_rows + 16 * key + 80);
         max0 = vmaxq_f32(max0, c6_0);
         const float32x4_t x6_0 = vsubq_f32(c6_0, ref0);
         const float32x4_t p6_0 = vec_exp2(x6_0);
@@ -706,6 +727,8 @@ static void scores_open_8(const float *restrict key_rows, float *restrict querie
         const float32x4_t p6_1 = vec_exp2(x6_1);
         sum1 = vaddq_f32(sum1, p6_1);
         vst1q_f32(scores + 8 * key + 52, p6_1);
+        prefetch_line(key_rows + 16 * key + 224);
+        prefetch_line(value_rows + 16 * key + 96);
         max0 = vmaxq_f32(max0, c7_0);
         const float32x4_t x7_0 = vsubq_f32(c7_0, ref0);
         const float32x4_t p7_0 = vec_exp2(x7_0);
@@ -716,6 +739,8 @@ static void scores_open_8(const float *restrict key_rows, float *restrict querie
         const float32x4_t p7_1 = vec_exp2(x7_1);
         sum1 = vaddq_f32(sum1, p7_1);
         vst1q_f32(scores + 8 * key + 60, p7_1);
+        prefetch_line(key_rows + 16 * key + 240);
+        prefetch_line(value_rows + 16 * key + 112);
     }
     vst1q_f32(maxima, max0);
     vst1q_f32(sums, sum0);
@@ -724,9 +749,10 @@ static void scores_open_8(const float *restrict key_rows, float *restrict querie
 }
 
 /* Weights of keys that some query does not see. */
-static void scores_masked_8(const float *restrict key_rows, float *restrict queries,
-    float *restrict scores, float *restrict maxima, float *restrict references,
-    float *restrict sums, size_t query0, size_t key_full, size_t key_end)
+static void scores_masked_8(const float *restrict key_rows, const float *restrict value_rows,
+    float *restrict queries, float *restrict scores, float *restrict maxima,
+    float *restrict references, float *restrict sums, size_t query0, size_t key_full,
+    size_t key_end)
 {
     const float32x4_t ref0 = vld1q_f32(references);
     float32x4_t max0 = vld1q_f32(maxima);
@@ -800,6 +826,8 @@ static void scores_masked_8(const float *restrict key_rows, float *restrict quer
         const float32x4_t p0_1 = vec_exp2(x0_1);
         sum1 = vaddq_f32(sum1, p0_1);
         vst1q_f32(scores + 8 * key + 4, p0_1);
+        prefetch_line(key_rows + 16 * key + 128);
+        prefetch_line(value_rows + 16 * key);
         const size_t first_query1_0 = (key + 1) > query0 ? (key + 1) - query0 : 0;
         const uint32x4_t seen1_0 = lanes_from(first_query1_0);
         const float32x4_t s1_0 = vbslq_f32(seen1_0, c1_0, hidden);
@@ -816,6 +844,8 @@ static void scores_masked_8(const float *restrict key_rows, float *restrict quer
         const float32x4_t p1_1 = vec_exp2(x1_1);
         sum1 = vaddq_f32(sum1, p1_1);
         vst1q_f32(scores + 8 * key + 12, p1_1);
+        prefetch_line(key_rows + 16 * key + 144);
+        prefetch_line(value_rows + 16 * key + 16);
         const size_t first_query2_0 = (key + 2) > query0 ? (key + 2) - query0 : 0;
         const uint32x4_t seen2_0 = lanes_from(first_query2_0);
         const float32x4_t s2_0 = vbslq_f32(seen2_0, c2_0, hidden);
@@ -832,6 +862,8 @@ static void scores_masked_8(const float *restrict key_rows, float *restrict quer
         const float32x4_t p2_1 = vec_exp2(x2_1);
         sum1 = vaddq_f32(sum1, p2_1);
         vst1q_f32(scores + 8 * key + 20, p2_1);
+        prefetch_line(key_rows + 16 * key + 160);
+        prefetch_line(value_rows + 16 * key + 32);
         const size_t first_query3_0 = (key + 3) > query0 ? (key + 3) - query0 : 0;
         const uint32x4_t seen3_0 = lanes_from(first_query3_0);
         const float32x4_t s3_0 = vbslq_f32(seen3_0, c3_0, hidden);
@@ -848,6 +880,8 @@ static void scores_masked_8(const float *restrict key_rows, float *restrict quer
         const float32x4_t p3_1 = vec_exp2(x3_1);
         sum1 = vaddq_f32(sum1, p3_1);
         vst1q_f32(scores + 8 * key + 28, p3_1);
+        prefetch_line(key_rows + 16 * key + 176);
+        prefetch_line(value_rows + 16 * key + 48);
         const size_t first_query4_0 = (key + 4) > query0 ? (key + 4) - query0 : 0;
         const uint32x4_t seen4_0 = lanes_from(first_query4_0);
         const float32x4_t s4_0 = vbslq_f32(seen4_0, c4_0, hidden);
@@ -864,6 +898,8 @@ static void scores_masked_8(const float *restrict key_rows, float *restrict quer
         const float32x4_t p4_1 = vec_exp2(x4_1);
         sum1 = vaddq_f32(sum1, p4_1);
         vst1q_f32(scores + 8 * key + 36, p4_1);
+        prefetch_line(key_rows + 16 * key + 192);
+        prefetch_line(value_rows + 16 * key + 64);
         const size_t first_query5_0 = (key + 5) > query0 ? (key + 5) - query0 : 0;
         const uint32x4_t seen5_0 = lanes_from(first_query5_0);
         const float32x4_t s5_0 = vbslq_f32(seen5_0, c5_0, hidden);
@@ -880,6 +916,8 @@ static void scores_masked_8(const float *restrict key_rows, float *restrict quer
         const float32x4_t p5_1 = vec_exp2(x5_1);
         sum1 = vaddq_f32(sum1, p5_1);
         vst1q_f32(scores + 8 * key + 44, p5_1);
+        prefetch_line(key_rows + 16 * key + 208);
+        prefetch_line(value_rows + 16 * key + 80);
         const size_t first_query6_0 = (key + 6) > query0 ? (key + 6) - query0 : 0;
         const uint32x4_t seen6_0 = lanes_from(first_query6_0);
         const float32x4_t s6_0 = vbslq_f32(seen6_0, c6_0, hidden);
@@ -896,6 +934,8 @@ static void scores_masked_8(const float *restrict key_rows, float *restrict quer
         const float32x4_t p6_1 = vec_exp2(x6_1);
         sum1 = vaddq_f32(sum1, p6_1);
         vst1q_f32(scores + 8 * key + 52, p6_1);
+        prefetch_line(key_rows + 16 * key + 224);
+        prefetch_line(value_rows + 16 * key + 96);
         const size_t first_query7_0 = (key + 7) > query0 ? (key + 7) - query0 : 0;
         const uint32x4_t seen7_0 = lanes_from(first_query7_0);
         const float32x4_t s7_0 = vbslq_f32(seen7_0, c7_0, hidden);
@@ -912,6 +952,8 @@ static void scores_masked_8(const float *restrict key_rows, float *restrict quer
         const float32x4_t p7_1 = vec_exp2(x7_1);
         sum1 = vaddq_f32(sum1, p7_1);
         vst1q_f32(scores + 8 * key + 60, p7_1);
+        prefetch_line(key_rows + 16 * key + 240);
+        prefetch_line(value_rows + 16 * key + 112);
     }
     vst1q_f32(maxima, max0);
     vst1q_f32(sums, sum0);
@@ -1165,14 +1207,15 @@ static void attend_8(const float *restrict query_rows, const float *restrict key
     const size_t key_end = (query0 + 8) < 32 ? (query0 + 8) : 32;
     gather_queries_8(query_rows, queries);
     start_softmax_8(maxima, references, sums);
-    scores_open_8(key_rows, queries, scores, maxima, references, sums, key_full);
-    scores_masked_8(key_rows, queries, scores, maxima, references, sums, query0, key_full, key_end);
+    scores_open_8(key_rows, value_rows, queries, scores, maxima, references, sums, key_full);
+    scores_masked_8(key_rows, value_rows, queries, scores, maxima, references, sums, query0,
+        key_full, key_end);
     const int far = is_out_of_reach_8(maxima, references);
     if (far) {
         move_references_8(maxima, references, sums);
-        scores_open_8(key_rows, queries, scores, maxima, references, sums, key_full);
-        scores_masked_8(key_rows, queries, scores, maxima, references, sums, query0, key_full,
-            key_end);
+        scores_open_8(key_rows, value_rows, queries, scores, maxima, references, sums, key_full);
+        scores_masked_8(key_rows, value_rows, queries, scores, maxima, references, sums, query0,
+            key_full, key_end);
     }
     invert_sums_8(sums, inverse_sums);
     write_weights_8(weight_rows, scores, inverse_sums, query0, key_end);

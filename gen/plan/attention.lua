@@ -142,16 +142,20 @@ local function causal_fraction(problem, lanes)
 end
 
 -- Score tiles ask for what the next blocks read and write (gen/stage/fetch.lua) where that takes
--- more than this share of L2, so that it does not stay there.
+-- more than this share of L2, so that it does not stay there. Elsewhere for the next tile's keys
+-- and their own values, where they are projected: one part gains nothing, parts that share a head
+-- have them from each other. One lane asks for nothing.
 local STAYING_SHARE <const> = 0.7
 
+-- What score tiles ask for: "blocks", "tiles" or nothing (false).
 local function choose_prefetch(problem, machine, dims, straight)
     if straight then return false end
     local forced <const> = problem.plan.scores and problem.plan.scores.prefetch
-    if forced ~= nil then return forced end
+    if forced ~= nil then return forced and "blocks" end
     local rows <const> = problem.heads * problem.seq_len + problem.kv_heads * problem.kv_len
     local bytes <const> = problem.batch * rows * (dims.score + dims.value) * numbers.FLOAT_BYTES
-    return bytes > STAYING_SHARE * machine.target.l2
+    if bytes > STAYING_SHARE * machine.target.l2 then return "blocks" end
+    return problem.op == "mha" and machine.lanes > 1 and "tiles"
 end
 
 -- What it counts that one of two parts has more queries than the other: most calls have one thread.

@@ -1,6 +1,7 @@
--- What score tiles ask for while they work, where L2 does not hold it: the keys
--- and values of the next block of keys (behind the last one the next head's begin) or, of whole
--- rows, of the next head, and the rows of queries and output of the next blocks of queries.
+-- What score tiles ask for while they work. Where L2 does not hold it: the keys and values of the
+-- next block of keys (behind the last one the next head's begin) or, of whole rows, of the next
+-- head, and the rows of queries and output of the next blocks of queries. Elsewhere the next tile's
+-- keys and this one's values: another core may have projected them.
 local ir <const> = require("gen.ir")
 local numbers <const> = require("gen.plan.numbers")
 
@@ -40,6 +41,24 @@ local function place(block, one, at, taken)
     return ir.offset(one.from, at + row * (one.apart - one.width))
 end
 
+local function blocks_ahead(ctx)
+    local plan <const> = ctx.plan
+    return {
+        keys(ctx, "next_key", ctx.key_rows, plan.k, plan.score_dim),
+        keys(ctx, "next_value", ctx.value_rows, plan.v, plan.value_dim),
+        queries(ctx, "next_query", ctx.query_rows, plan.q, plan.score_dim),
+        queries(ctx, "next_out", ctx.out_rows, plan.out, plan.value_dim),
+    }
+end
+
+local function tiles_ahead(ctx, rows)
+    local plan <const>, count <const> = ctx.plan, ctx.plan.attention.key_block
+    return {
+        area(ctx, "next_key", ctx.key_rows, rows * plan.k.row, count, plan.k, plan.score_dim),
+        area(ctx, "own_value", ctx.value_rows, 0, count, plan.v, plan.value_dim),
+    }
+end
+
 -- What a tile of `rows` keys from key0 on asks for: inside(k, block) lists the memory for a turn of
 -- its product (nil: none), beside(block, r) asks for the rest with the weights of key r. There is
 -- room for few lines there: many would wait for each other.
@@ -47,12 +66,8 @@ function fetch.build(ctx, key0, rows)
     local plan <const> = ctx.plan
     local depth <const>, unroll <const> = plan.score_dim, plan.attention.scores_unroll
     local inner <const>, outer <const>, taken <const> = {}, {}, {}
-    for _, one in ipairs({
-        keys(ctx, "next_key", ctx.key_rows, plan.k, depth),
-        keys(ctx, "next_value", ctx.value_rows, plan.v, plan.value_dim),
-        queries(ctx, "next_query", ctx.query_rows, plan.q, depth),
-        queries(ctx, "next_out", ctx.out_rows, plan.out, plan.value_dim),
-    }) do
+    local near <const> = plan.attention.prefetch == "tiles"
+    for _, one in ipairs(near and tiles_ahead(ctx, rows) or blocks_ahead(ctx)) do
         one.lines = ceil_div(rows * one.floats_a_key, LINE_FLOATS)
         local list <const> = one.lines > rows and inner or outer
         list[#list + 1] = one

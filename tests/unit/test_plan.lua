@@ -669,15 +669,16 @@ function TestTiles:test_rows_beyond_l2_are_taken_in_blocks()
     end
 end
 
--- What the next blocks of attention read is asked for where a layer's rows do not stay in L2.
+-- What the next blocks of attention read is asked for where a layer's rows do not stay in L2, what
+-- the next tile reads elsewhere.
 function TestTiles:test_rows_that_leave_l2_are_prefetched()
     local function prefetches(fields) return build_plan(fields).attention.prefetch end
-    lu.assertTrue(prefetches(layer("whisper_e", 1, 1500, 384, 6)))
-    lu.assertTrue(prefetches(layer("bert", 1, 128, 768, 12)))
-    lu.assertFalse(prefetches(layer("small", 1, 64, 64, 4)))
-    lu.assertTrue(prefetches(layer("small", 1, 64, 64, 4, { target = { l2 = 65536 } })))
-    lu.assertTrue(prefetches(layer("asked", 1, 64, 64, 4,
-        { plan = { scores = { prefetch = true } } })))
+    lu.assertEquals(prefetches(layer("whisper_e", 1, 1500, 384, 6)), "blocks")
+    lu.assertEquals(prefetches(layer("bert", 1, 128, 768, 12)), "blocks")
+    lu.assertEquals(prefetches(layer("small", 1, 64, 64, 4)), "tiles")
+    lu.assertEquals(prefetches(layer("small", 1, 64, 64, 4, { target = { l2 = 65536 } })), "blocks")
+    lu.assertEquals(prefetches(layer("asked", 1, 64, 64, 4,
+        { plan = { scores = { prefetch = true } } })), "blocks")
     lu.assertFalse(prefetches(layer("bert", 1, 128, 768, 12,
         { plan = { scores = { prefetch = false } } })))
 end
