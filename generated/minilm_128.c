@@ -929,9 +929,9 @@ APART void scores_open_64(const float *restrict query_rows, const float *restric
         _mm512_storeu_ps(scores + 64 * key + 48, p0_3);
         _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4096), _MM_HINT_T1);
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4096), _MM_HINT_T1);
-        _mm_prefetch((const char *)(query_rows + 16 * key + 2048), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 4096), _MM_HINT_T1);
         const size_t next_out0 = 16 * key / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out0 + 24576), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out0 + 32), _MM_HINT_T1);
         max0 = _mm512_max_ps(max0, c1_0);
         const __m512 x1_0 = _mm512_sub_ps(c1_0, ref0);
         const __m512 p1_0 = vec_exp2(x1_0);
@@ -954,9 +954,9 @@ APART void scores_open_64(const float *restrict query_rows, const float *restric
         _mm512_storeu_ps(scores + 64 * key + 112, p1_3);
         _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4112), _MM_HINT_T1);
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4112), _MM_HINT_T1);
-        _mm_prefetch((const char *)(query_rows + 16 * key + 2064), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 4112), _MM_HINT_T1);
         const size_t next_out1 = (16 * key + 16) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out1 + 24592), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out1 + 48), _MM_HINT_T1);
         max0 = _mm512_max_ps(max0, c2_0);
         const __m512 x2_0 = _mm512_sub_ps(c2_0, ref0);
         const __m512 p2_0 = vec_exp2(x2_0);
@@ -979,9 +979,9 @@ APART void scores_open_64(const float *restrict query_rows, const float *restric
         _mm512_storeu_ps(scores + 64 * key + 176, p2_3);
         _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4128), _MM_HINT_T1);
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4128), _MM_HINT_T1);
-        _mm_prefetch((const char *)(query_rows + 16 * key + 2080), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 4128), _MM_HINT_T1);
         const size_t next_out2 = (16 * key + 32) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out2 + 24608), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out2 + 64), _MM_HINT_T1);
         max0 = _mm512_max_ps(max0, c3_0);
         const __m512 x3_0 = _mm512_sub_ps(c3_0, ref0);
         const __m512 p3_0 = vec_exp2(x3_0);
@@ -1004,9 +1004,9 @@ APART void scores_open_64(const float *restrict query_rows, const float *restric
         _mm512_storeu_ps(scores + 64 * key + 240, p3_3);
         _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4144), _MM_HINT_T1);
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4144), _MM_HINT_T1);
-        _mm_prefetch((const char *)(query_rows + 16 * key + 2096), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 4144), _MM_HINT_T1);
         const size_t next_out3 = (16 * key + 48) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out3 + 24624), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out3 + 80), _MM_HINT_T1);
         max0 = _mm512_max_ps(max0, c4_0);
         const __m512 x4_0 = _mm512_sub_ps(c4_0, ref0);
         const __m512 p4_0 = vec_exp2(x4_0);
@@ -1029,9 +1029,9 @@ APART void scores_open_64(const float *restrict query_rows, const float *restric
         _mm512_storeu_ps(scores + 64 * key + 304, p4_3);
         _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4160), _MM_HINT_T1);
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4160), _MM_HINT_T1);
-        _mm_prefetch((const char *)(query_rows + 16 * key + 2112), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 4160), _MM_HINT_T1);
         const size_t next_out4 = (16 * key + 64) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out4 + 24640), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out4 + 96), _MM_HINT_T1);
         max0 = _mm512_max_ps(max0, c5_0);
         const __m512 x5_0 = _mm512_sub_ps(c5_0, ref0);
         const __m512 p5_0 = vec_exp2(x5_0);
@@ -1054,9 +1054,9 @@ APART void scores_open_64(const float *restrict query_rows, const float *restric
         _mm512_storeu_ps(scores + 64 * key + 368, p5_3);
         _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4176), _MM_HINT_T1);
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4176), _MM_HINT_T1);
-        _mm_prefetch((const char *)(query_rows + 16 * key + 2128), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 4176), _MM_HINT_T1);
         const size_t next_out5 = (16 * key + 80) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out5 + 24656), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out5 + 112), _MM_HINT_T1);
     }
     _mm512_storeu_ps(maxima, max0);
     _mm512_storeu_ps(sums, sum0);
@@ -1180,9 +1180,9 @@ APART void scores_masked_64(const float *restrict query_rows, const float *restr
         _mm512_storeu_ps(scores + 64 * key + 48, p0_3);
         _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4096), _MM_HINT_T1);
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4096), _MM_HINT_T1);
-        _mm_prefetch((const char *)(query_rows + 16 * key + 2048), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 4096), _MM_HINT_T1);
         const size_t next_out0 = 16 * key / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out0 + 24576), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out0 + 32), _MM_HINT_T1);
         const int in_length1 = (key + 1) < length;
         const __mmask16 row1 = (__mmask16)(0u - (unsigned)(in_length1));
         const __m512 s1_0 = _mm512_mask_blend_ps(row1, hidden, c1_0);
@@ -1211,9 +1211,9 @@ APART void scores_masked_64(const float *restrict query_rows, const float *restr
         _mm512_storeu_ps(scores + 64 * key + 112, p1_3);
         _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4112), _MM_HINT_T1);
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4112), _MM_HINT_T1);
-        _mm_prefetch((const char *)(query_rows + 16 * key + 2064), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 4112), _MM_HINT_T1);
         const size_t next_out1 = (16 * key + 16) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out1 + 24592), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out1 + 48), _MM_HINT_T1);
         const int in_length2 = (key + 2) < length;
         const __mmask16 row2 = (__mmask16)(0u - (unsigned)(in_length2));
         const __m512 s2_0 = _mm512_mask_blend_ps(row2, hidden, c2_0);
@@ -1242,9 +1242,9 @@ APART void scores_masked_64(const float *restrict query_rows, const float *restr
         _mm512_storeu_ps(scores + 64 * key + 176, p2_3);
         _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4128), _MM_HINT_T1);
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4128), _MM_HINT_T1);
-        _mm_prefetch((const char *)(query_rows + 16 * key + 2080), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 4128), _MM_HINT_T1);
         const size_t next_out2 = (16 * key + 32) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out2 + 24608), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out2 + 64), _MM_HINT_T1);
         const int in_length3 = (key + 3) < length;
         const __mmask16 row3 = (__mmask16)(0u - (unsigned)(in_length3));
         const __m512 s3_0 = _mm512_mask_blend_ps(row3, hidden, c3_0);
@@ -1273,9 +1273,9 @@ APART void scores_masked_64(const float *restrict query_rows, const float *restr
         _mm512_storeu_ps(scores + 64 * key + 240, p3_3);
         _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4144), _MM_HINT_T1);
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4144), _MM_HINT_T1);
-        _mm_prefetch((const char *)(query_rows + 16 * key + 2096), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 4144), _MM_HINT_T1);
         const size_t next_out3 = (16 * key + 48) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out3 + 24624), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out3 + 80), _MM_HINT_T1);
         const int in_length4 = (key + 4) < length;
         const __mmask16 row4 = (__mmask16)(0u - (unsigned)(in_length4));
         const __m512 s4_0 = _mm512_mask_blend_ps(row4, hidden, c4_0);
@@ -1304,9 +1304,9 @@ APART void scores_masked_64(const float *restrict query_rows, const float *restr
         _mm512_storeu_ps(scores + 64 * key + 304, p4_3);
         _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4160), _MM_HINT_T1);
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4160), _MM_HINT_T1);
-        _mm_prefetch((const char *)(query_rows + 16 * key + 2112), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 4160), _MM_HINT_T1);
         const size_t next_out4 = (16 * key + 64) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out4 + 24640), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out4 + 96), _MM_HINT_T1);
         const int in_length5 = (key + 5) < length;
         const __mmask16 row5 = (__mmask16)(0u - (unsigned)(in_length5));
         const __m512 s5_0 = _mm512_mask_blend_ps(row5, hidden, c5_0);
@@ -1335,9 +1335,9 @@ APART void scores_masked_64(const float *restrict query_rows, const float *restr
         _mm512_storeu_ps(scores + 64 * key + 368, p5_3);
         _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4176), _MM_HINT_T1);
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4176), _MM_HINT_T1);
-        _mm_prefetch((const char *)(query_rows + 16 * key + 2128), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 4176), _MM_HINT_T1);
         const size_t next_out5 = (16 * key + 80) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out5 + 24656), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out5 + 112), _MM_HINT_T1);
     }
     _mm512_storeu_ps(maxima, max0);
     _mm512_storeu_ps(sums, sum0);
@@ -1422,8 +1422,8 @@ APART void scores_rest_64(const float *restrict query_rows, const float *restric
         _mm512_storeu_ps(scores + 8112, p0_3);
         _mm_prefetch((const char *)(key_rows + 32 * query0 + 6112), _MM_HINT_T1);
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 6112), _MM_HINT_T1);
-        _mm_prefetch((const char *)(query_rows + 4064), _MM_HINT_T1);
-        _mm_prefetch((const char *)(out_rows + 48768), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 6112), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 24224), _MM_HINT_T1);
         const int in_length1 = 127 < length;
         const __mmask16 row1 = (__mmask16)(0u - (unsigned)(in_length1));
         const __m512 s1_0 = _mm512_mask_blend_ps(row1, hidden, c1_0);
@@ -1452,8 +1452,8 @@ APART void scores_rest_64(const float *restrict query_rows, const float *restric
         _mm512_storeu_ps(scores + 8176, p1_3);
         _mm_prefetch((const char *)(key_rows + 32 * query0 + 6128), _MM_HINT_T1);
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 6128), _MM_HINT_T1);
-        _mm_prefetch((const char *)(query_rows + 4080), _MM_HINT_T1);
-        _mm_prefetch((const char *)(out_rows + 48784), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 6128), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 24240), _MM_HINT_T1);
     }
     _mm512_storeu_ps(maxima, max0);
     _mm512_storeu_ps(sums, sum0);
@@ -1706,9 +1706,9 @@ APART void try_scores_open_64(const float *restrict query_rows, const float *res
         _mm512_storeu_ps(scores + 64 * key + 48, p0_3);
         _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4096), _MM_HINT_T1);
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4096), _MM_HINT_T1);
-        _mm_prefetch((const char *)(query_rows + 16 * key + 2048), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 4096), _MM_HINT_T1);
         const size_t next_out0 = 16 * key / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out0 + 24576), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out0 + 32), _MM_HINT_T1);
         const __m512 p1_0 = vec_exp2(c1_0);
         sum0 = _mm512_add_ps(sum0, p1_0);
         _mm512_storeu_ps(scores + 64 * key + 64, p1_0);
@@ -1723,9 +1723,9 @@ APART void try_scores_open_64(const float *restrict query_rows, const float *res
         _mm512_storeu_ps(scores + 64 * key + 112, p1_3);
         _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4112), _MM_HINT_T1);
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4112), _MM_HINT_T1);
-        _mm_prefetch((const char *)(query_rows + 16 * key + 2064), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 4112), _MM_HINT_T1);
         const size_t next_out1 = (16 * key + 16) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out1 + 24592), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out1 + 48), _MM_HINT_T1);
         const __m512 p2_0 = vec_exp2(c2_0);
         sum0 = _mm512_add_ps(sum0, p2_0);
         _mm512_storeu_ps(scores + 64 * key + 128, p2_0);
@@ -1740,9 +1740,9 @@ APART void try_scores_open_64(const float *restrict query_rows, const float *res
         _mm512_storeu_ps(scores + 64 * key + 176, p2_3);
         _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4128), _MM_HINT_T1);
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4128), _MM_HINT_T1);
-        _mm_prefetch((const char *)(query_rows + 16 * key + 2080), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 4128), _MM_HINT_T1);
         const size_t next_out2 = (16 * key + 32) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out2 + 24608), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out2 + 64), _MM_HINT_T1);
         const __m512 p3_0 = vec_exp2(c3_0);
         sum0 = _mm512_add_ps(sum0, p3_0);
         _mm512_storeu_ps(scores + 64 * key + 192, p3_0);
@@ -1757,9 +1757,9 @@ APART void try_scores_open_64(const float *restrict query_rows, const float *res
         _mm512_storeu_ps(scores + 64 * key + 240, p3_3);
         _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4144), _MM_HINT_T1);
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4144), _MM_HINT_T1);
-        _mm_prefetch((const char *)(query_rows + 16 * key + 2096), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 4144), _MM_HINT_T1);
         const size_t next_out3 = (16 * key + 48) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out3 + 24624), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out3 + 80), _MM_HINT_T1);
         const __m512 p4_0 = vec_exp2(c4_0);
         sum0 = _mm512_add_ps(sum0, p4_0);
         _mm512_storeu_ps(scores + 64 * key + 256, p4_0);
@@ -1774,9 +1774,9 @@ APART void try_scores_open_64(const float *restrict query_rows, const float *res
         _mm512_storeu_ps(scores + 64 * key + 304, p4_3);
         _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4160), _MM_HINT_T1);
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4160), _MM_HINT_T1);
-        _mm_prefetch((const char *)(query_rows + 16 * key + 2112), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 4160), _MM_HINT_T1);
         const size_t next_out4 = (16 * key + 64) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out4 + 24640), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out4 + 96), _MM_HINT_T1);
         const __m512 p5_0 = vec_exp2(c5_0);
         sum0 = _mm512_add_ps(sum0, p5_0);
         _mm512_storeu_ps(scores + 64 * key + 320, p5_0);
@@ -1791,9 +1791,9 @@ APART void try_scores_open_64(const float *restrict query_rows, const float *res
         _mm512_storeu_ps(scores + 64 * key + 368, p5_3);
         _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4176), _MM_HINT_T1);
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4176), _MM_HINT_T1);
-        _mm_prefetch((const char *)(query_rows + 16 * key + 2128), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 4176), _MM_HINT_T1);
         const size_t next_out5 = (16 * key + 80) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out5 + 24656), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out5 + 112), _MM_HINT_T1);
     }
     _mm512_storeu_ps(sums, sum0);
     _mm512_storeu_ps(sums + 16, sum1);
@@ -1897,9 +1897,9 @@ APART void try_scores_masked_64(const float *restrict query_rows, const float *r
         _mm512_storeu_ps(scores + 64 * key + 48, p0_3);
         _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4096), _MM_HINT_T1);
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4096), _MM_HINT_T1);
-        _mm_prefetch((const char *)(query_rows + 16 * key + 2048), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 4096), _MM_HINT_T1);
         const size_t next_out0 = 16 * key / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out0 + 24576), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out0 + 32), _MM_HINT_T1);
         const int in_length1 = (key + 1) < length;
         const __mmask16 row1 = (__mmask16)(0u - (unsigned)(in_length1));
         const __m512 s1_0 = _mm512_mask_blend_ps(row1, hidden, c1_0);
@@ -1920,9 +1920,9 @@ APART void try_scores_masked_64(const float *restrict query_rows, const float *r
         _mm512_storeu_ps(scores + 64 * key + 112, p1_3);
         _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4112), _MM_HINT_T1);
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4112), _MM_HINT_T1);
-        _mm_prefetch((const char *)(query_rows + 16 * key + 2064), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 4112), _MM_HINT_T1);
         const size_t next_out1 = (16 * key + 16) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out1 + 24592), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out1 + 48), _MM_HINT_T1);
         const int in_length2 = (key + 2) < length;
         const __mmask16 row2 = (__mmask16)(0u - (unsigned)(in_length2));
         const __m512 s2_0 = _mm512_mask_blend_ps(row2, hidden, c2_0);
@@ -1943,9 +1943,9 @@ APART void try_scores_masked_64(const float *restrict query_rows, const float *r
         _mm512_storeu_ps(scores + 64 * key + 176, p2_3);
         _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4128), _MM_HINT_T1);
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4128), _MM_HINT_T1);
-        _mm_prefetch((const char *)(query_rows + 16 * key + 2080), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 4128), _MM_HINT_T1);
         const size_t next_out2 = (16 * key + 32) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out2 + 24608), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out2 + 64), _MM_HINT_T1);
         const int in_length3 = (key + 3) < length;
         const __mmask16 row3 = (__mmask16)(0u - (unsigned)(in_length3));
         const __m512 s3_0 = _mm512_mask_blend_ps(row3, hidden, c3_0);
@@ -1966,9 +1966,9 @@ APART void try_scores_masked_64(const float *restrict query_rows, const float *r
         _mm512_storeu_ps(scores + 64 * key + 240, p3_3);
         _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4144), _MM_HINT_T1);
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4144), _MM_HINT_T1);
-        _mm_prefetch((const char *)(query_rows + 16 * key + 2096), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 4144), _MM_HINT_T1);
         const size_t next_out3 = (16 * key + 48) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out3 + 24624), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out3 + 80), _MM_HINT_T1);
         const int in_length4 = (key + 4) < length;
         const __mmask16 row4 = (__mmask16)(0u - (unsigned)(in_length4));
         const __m512 s4_0 = _mm512_mask_blend_ps(row4, hidden, c4_0);
@@ -1989,9 +1989,9 @@ APART void try_scores_masked_64(const float *restrict query_rows, const float *r
         _mm512_storeu_ps(scores + 64 * key + 304, p4_3);
         _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4160), _MM_HINT_T1);
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4160), _MM_HINT_T1);
-        _mm_prefetch((const char *)(query_rows + 16 * key + 2112), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 4160), _MM_HINT_T1);
         const size_t next_out4 = (16 * key + 64) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out4 + 24640), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out4 + 96), _MM_HINT_T1);
         const int in_length5 = (key + 5) < length;
         const __mmask16 row5 = (__mmask16)(0u - (unsigned)(in_length5));
         const __m512 s5_0 = _mm512_mask_blend_ps(row5, hidden, c5_0);
@@ -2012,9 +2012,9 @@ APART void try_scores_masked_64(const float *restrict query_rows, const float *r
         _mm512_storeu_ps(scores + 64 * key + 368, p5_3);
         _mm_prefetch((const char *)(key_rows + 32 * query0 + 16 * key + 4176), _MM_HINT_T1);
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4176), _MM_HINT_T1);
-        _mm_prefetch((const char *)(query_rows + 16 * key + 2128), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 16 * key + 4176), _MM_HINT_T1);
         const size_t next_out5 = (16 * key + 80) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out5 + 24656), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out5 + 112), _MM_HINT_T1);
     }
     _mm512_storeu_ps(sums, sum0);
     _mm512_storeu_ps(sums + 16, sum1);
@@ -2078,8 +2078,8 @@ APART void try_scores_rest_64(const float *restrict query_rows, const float *res
         _mm512_storeu_ps(scores + 8112, p0_3);
         _mm_prefetch((const char *)(key_rows + 32 * query0 + 6112), _MM_HINT_T1);
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 6112), _MM_HINT_T1);
-        _mm_prefetch((const char *)(query_rows + 4064), _MM_HINT_T1);
-        _mm_prefetch((const char *)(out_rows + 48768), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 6112), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 24224), _MM_HINT_T1);
         const int in_length1 = 127 < length;
         const __mmask16 row1 = (__mmask16)(0u - (unsigned)(in_length1));
         const __m512 s1_0 = _mm512_mask_blend_ps(row1, hidden, c1_0);
@@ -2100,8 +2100,8 @@ APART void try_scores_rest_64(const float *restrict query_rows, const float *res
         _mm512_storeu_ps(scores + 8176, p1_3);
         _mm_prefetch((const char *)(key_rows + 32 * query0 + 6128), _MM_HINT_T1);
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 6128), _MM_HINT_T1);
-        _mm_prefetch((const char *)(query_rows + 4080), _MM_HINT_T1);
-        _mm_prefetch((const char *)(out_rows + 48784), _MM_HINT_T1);
+        _mm_prefetch((const char *)(query_rows + 6128), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 24240), _MM_HINT_T1);
     }
     _mm512_storeu_ps(sums, sum0);
     _mm512_storeu_ps(sums + 16, sum1);

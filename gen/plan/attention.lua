@@ -142,10 +142,11 @@ local function causal_fraction(problem, lanes)
 end
 
 -- Score tiles ask for what the next blocks read and write (gen/stage/fetch.lua) where that takes
--- more than this share of L2, so that it does not stay there. Elsewhere for the next tile's keys
--- and their own values, where they are projected: one part gains nothing, parts that share a head
--- have them from each other. One lane asks for nothing.
-local STAYING_SHARE <const> = 0.7
+-- more than this share of L2, so that it does not stay there, or with the weights that pass while
+-- it is projected more than so many times L2. Elsewhere for the next tile's keys and their own
+-- values, where they are projected: one part gains nothing, parts that share a head have them from
+-- each other. One lane asks for nothing.
+local STAYING_SHARE <const>, PASSING_SHARE <const> = 0.7, 1.5
 
 -- What score tiles ask for: "blocks", "tiles" or nothing (false).
 local function choose_prefetch(problem, machine, dims, straight)
@@ -153,8 +154,13 @@ local function choose_prefetch(problem, machine, dims, straight)
     local forced <const> = problem.plan.scores and problem.plan.scores.prefetch
     if forced ~= nil then return forced and "blocks" end
     local rows <const> = problem.heads * problem.seq_len + problem.kv_heads * problem.kv_len
-    local bytes <const> = problem.batch * rows * (dims.score + dims.value) * numbers.FLOAT_BYTES
-    if bytes > STAYING_SHARE * machine.target.l2 then return "blocks" end
+    local floats <const> = problem.batch * rows * (dims.score + dims.value)
+    local weights <const> = problem.op == "mha" and problem.d_model * problem.heads * dims.score
+        + problem.kv_dim * problem.kv_heads * (dims.score + dims.value) or 0
+    local held <const> = machine.target.l2 // numbers.FLOAT_BYTES
+    if floats > STAYING_SHARE * held or floats + weights > PASSING_SHARE * held then
+        return "blocks"
+    end
     return problem.op == "mha" and machine.lanes > 1 and "tiles"
 end
 

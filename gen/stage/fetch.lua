@@ -1,7 +1,8 @@
 -- What score tiles ask for while they work. Where L2 does not hold it: the keys and values of the
--- next block of keys (behind the last one the next head's begin) or, of whole rows, of the next
--- head, and the rows of queries and output of the next blocks of queries. Elsewhere the next tile's
--- keys and this one's values: another core may have projected them.
+-- next block of keys (behind the last one the next head's begin) and the rows of queries and output
+-- of the next blocks of queries; of whole rows of several heads what has the same place in the next
+-- head, as blocks of queries may take turns from both ends. Elsewhere the next tile's keys and this
+-- one's values: another core may have projected them.
 local ir <const> = require("gen.ir")
 local numbers <const> = require("gen.plan.numbers")
 
@@ -26,10 +27,13 @@ local function keys(ctx, name, mem, layout, width)
         ctx.block.width * each, layout, width)
 end
 
+-- Rows of queries or of the output.
 local function queries(ctx, name, mem, layout, width)
     local block <const> = ctx.block
-    return area(ctx, name, mem, block.together * block.width * layout.row, block.width, layout,
-        width)
+    local next_head <const> = not ctx.plan.attention.in_blocks and ctx.problem.heads > 1
+    local distance <const> = next_head and layout.head
+        or block.together * block.width * layout.row
+    return area(ctx, name, mem, distance, block.width, layout, width)
 end
 
 -- Memory of an area at float `at` of its rows put together; `taken` counts names of the tile.

@@ -44,7 +44,7 @@ local function context_of(key_block, more)
             q = { row = 64, head = 4096 }, k = { row = 64, head = 8192 },
             v = { row = 32, head = 4096 }, out = { row = 96, head = 32 },
             attention = { key_block = key_block, scores_unroll = 2, in_blocks = false } },
-        problem = { kv_len = 128, seq_len = 64 },
+        problem = { kv_len = 128, seq_len = 64, heads = 2 },
         block = { width = 32, together = 1 }, query0 = ir.index(32),
     }
     for _, name in ipairs({ "key_rows", "value_rows", "query_rows", "out_rows" }) do
@@ -67,12 +67,16 @@ function TestFetch:test_rows_in_blocks_ask_for_the_next_block_and_the_next_queri
     end
 end
 
--- A block of queries has its share of the next head: the second of two asks for the second half.
+-- A block of queries asks for its place in the next head: the second of two for the second half.
 function TestFetch:test_whole_rows_ask_for_their_share_of_the_next_head()
     local ctx <const> = context_of(128)
-    local asked <const> = lines_asked(ctx, 6)
+    local asked = lines_asked(ctx, 6)
     check_rows(asked.key_rows, 8192 + 64 * 64, 64, ctx.plan.k, 64)
     check_rows(asked.value_rows, 4096 + 64 * 32, 64, ctx.plan.v, 32)
+    check_rows(asked.query_rows, 4096, 32, ctx.plan.q, 64)
+    check_rows(asked.out_rows, 32, 32, ctx.plan.out, 32)
+    ctx.problem.heads = 1
+    asked = lines_asked(ctx, 6)
     check_rows(asked.query_rows, 32 * 64, 32, ctx.plan.q, 64)
     check_rows(asked.out_rows, 32 * 96, 32, ctx.plan.out, 32)
 end

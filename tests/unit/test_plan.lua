@@ -676,6 +676,8 @@ function TestTiles:test_rows_that_leave_l2_are_prefetched()
     lu.assertEquals(prefetches(layer("whisper_e", 1, 1500, 384, 6)), "blocks")
     lu.assertEquals(prefetches(layer("bert", 1, 128, 768, 12)), "blocks")
     lu.assertEquals(prefetches(layer("small", 1, 64, 64, 4)), "tiles")
+    -- rows that would stay but for the weights that pass
+    lu.assertEquals(prefetches(layer("clip_txt", 1, 16, 512, 8)), "blocks")
     lu.assertEquals(prefetches(layer("small", 1, 64, 64, 4, { target = { l2 = 65536 } })), "blocks")
     lu.assertEquals(prefetches(layer("asked", 1, 64, 64, 4,
         { plan = { scores = { prefetch = true } } })), "blocks")
