@@ -87,6 +87,8 @@ local function scores_report(attention)
         data.key_tiles, data.unroll = row_groups_text(attention.key_groups),
             attention.scores_unroll
         data.tile = { rows = attention.key_rows, vectors = attention.scores_vectors }
+        local last <const> = attention.blocks[1].last_vectors
+        data.last_queries = last and last * attention.lanes or nil
     end
     return data
 end
@@ -179,7 +181,9 @@ function report.lines(data)
             scores.keys_prefetched_ahead and (", a line a page of keys and"
                 .. " values prefetched %d keys ahead"):format(scores.keys_prefetched_ahead) or "")
     else
-        put("scores: key tiles %s, k unrolled by %d%s", scores.key_tiles, scores.unroll,
+        put("scores: key tiles %s, k unrolled by %d%s%s", scores.key_tiles, scores.unroll,
+            scores.last_queries and (", keys that only a block's last %d queries see apart"):format(
+                scores.last_queries) or "",
             scores.prefetches == "blocks" and ", what the next blocks read prefetched"
                 or scores.prefetches and ", next keys and own values prefetched" or "")
     end

@@ -54,12 +54,13 @@
  *   attention: 4 blocks of 8 queries (2 vectors), context row tiles 2x4
  *   context: lanes along the head: 448 cycles predicted with lanes along queries, 348 along the
  *     head
- *   scores: key tiles 4x8, k unrolled by 1, next keys and own values prefetched
+ *   scores: key tiles 4x8, k unrolled by 1, keys that only a block's last 4 queries see apart,
+ *     next keys and own values prefetched
  *   softmax: in the score tiles, whole rows, base 2, exact
  *   context: tile 4x4, k unrolled by 1
  *   context: rows with NaN computed again from allowed keys
  *   matmul flops: projections 1048576, core 135168; at least 90344 cycles
- *   bytes: packed 66048, workspace 34560 (1792 more a part), stack under 8192, code about 7020
+ *   bytes: packed 66048, workspace 34560 (1792 more a part), stack under 8192, code about 7265
  *   workspace + 0: q, queries, head-major [head][row][dim]
  *   workspace + 2048: k, keys, head-major [head][row][dim]
  *   workspace + 4096: v, values, head-major [head][row][dim]
@@ -762,8 +763,11 @@ static void scores_masked_8(const float *restrict key_rows, const float *restric
     float32x4_t sum1 = vld1q_f32(sums + 4);
     const float32x4_t hidden = vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u));
     const size_t open_end = key_full / 8 * 8;
+    const size_t seen = (query0 + 4) < 32 ? (query0 + 4) : 32;
+    const size_t seen_tiles = (seen + 7) / 8 * 8;
     const size_t masked_end = key_end < 32 ? key_end : 32;
-    for (size_t key = open_end; key < masked_end; key += 8) {
+    const size_t last_from = seen_tiles < masked_end ? seen_tiles : masked_end;
+    for (size_t key = open_end; key < last_from; key += 8) {
         const float *keys = key_rows + 16 * key;
         /* 8 keys x 8 queries, not all visible */
         float32x4_t c0_0 = vdupq_n_f32(0.0f);
@@ -947,6 +951,148 @@ static void scores_masked_8(const float *restrict key_rows, const float *restric
         const float32x4_t p7_0 = vec_exp2(x7_0);
         sum0 = vaddq_f32(sum0, p7_0);
         vst1q_f32(scores + 8 * key + 56, p7_0);
+        max1 = vmaxq_f32(max1, s7_1);
+        const float32x4_t x7_1 = vsubq_f32(s7_1, ref1);
+        const float32x4_t p7_1 = vec_exp2(x7_1);
+        sum1 = vaddq_f32(sum1, p7_1);
+        vst1q_f32(scores + 8 * key + 60, p7_1);
+        prefetch_line(key_rows + 16 * key + 240);
+        prefetch_line(value_rows + 16 * key + 112);
+    }
+    vst1q_f32(maxima, max0);
+    vst1q_f32(sums, sum0);
+    vst1q_f32(maxima + 4, max1);
+    vst1q_f32(sums + 4, sum1);
+}
+
+/* Weights of keys that only the last 4 queries see. */
+static void scores_last_8(const float *restrict key_rows, const float *restrict value_rows,
+    float *restrict queries, float *restrict scores, float *restrict maxima,
+    float *restrict references, float *restrict sums, size_t query0, size_t key_end)
+{
+    float32x4_t max0 = vld1q_f32(maxima);
+    float32x4_t sum0 = vld1q_f32(sums);
+    const float32x4_t ref1 = vld1q_f32(references + 4);
+    float32x4_t max1 = vld1q_f32(maxima + 4);
+    float32x4_t sum1 = vld1q_f32(sums + 4);
+    const float32x4_t hidden = vreinterpretq_f32_u32(vdupq_n_u32(0xff800000u));
+    const size_t seen = (query0 + 4) < 32 ? (query0 + 4) : 32;
+    const size_t seen_tiles = (seen + 7) / 8 * 8;
+    const size_t masked_end = key_end < 32 ? key_end : 32;
+    const size_t last_from = seen_tiles < masked_end ? seen_tiles : masked_end;
+    for (size_t key = last_from; key < masked_end; key += 8) {
+        const float *keys = key_rows + 16 * key;
+        /* 8 keys x 4 queries, not all visible */
+        float32x4_t c0_0 = vdupq_n_f32(0.0f);
+        float32x4_t c1_0 = vdupq_n_f32(0.0f);
+        float32x4_t c2_0 = vdupq_n_f32(0.0f);
+        float32x4_t c3_0 = vdupq_n_f32(0.0f);
+        float32x4_t c4_0 = vdupq_n_f32(0.0f);
+        float32x4_t c5_0 = vdupq_n_f32(0.0f);
+        float32x4_t c6_0 = vdupq_n_f32(0.0f);
+        float32x4_t c7_0 = vdupq_n_f32(0.0f);
+        for (const float *b_at = queries + 4, *a_at = keys; b_at != queries + 132; b_at += 8,
+            a_at += 1) {
+            const float32x4_t b0 = vld1q_f32(b_at);
+            const float32x4_t a0 = vld1q_dup_f32(a_at);
+            c0_0 = vfmaq_f32(c0_0, a0, b0);
+            const float32x4_t a1 = vld1q_dup_f32(a_at + 16);
+            c1_0 = vfmaq_f32(c1_0, a1, b0);
+            const float32x4_t a2 = vld1q_dup_f32(a_at + 32);
+            c2_0 = vfmaq_f32(c2_0, a2, b0);
+            const float32x4_t a3 = vld1q_dup_f32(a_at + 48);
+            c3_0 = vfmaq_f32(c3_0, a3, b0);
+            const float32x4_t a4 = vld1q_dup_f32(a_at + 64);
+            c4_0 = vfmaq_f32(c4_0, a4, b0);
+            const float32x4_t a5 = vld1q_dup_f32(a_at + 80);
+            c5_0 = vfmaq_f32(c5_0, a5, b0);
+            const float32x4_t a6 = vld1q_dup_f32(a_at + 96);
+            c6_0 = vfmaq_f32(c6_0, a6, b0);
+            const float32x4_t a7 = vld1q_dup_f32(a_at + 112);
+            c7_0 = vfmaq_f32(c7_0, a7, b0);
+        }
+        const float32x4_t weightless = vdupq_n_f32(0.0f);
+        const size_t first_query0_1 = key > (query0 + 4) ? key - (query0 + 4) : 0;
+        const uint32x4_t seen0_1 = lanes_from(first_query0_1);
+        const float32x4_t s0_1 = vbslq_f32(seen0_1, c0_0, hidden);
+        vst1q_f32(scores + 8 * key, weightless);
+        max1 = vmaxq_f32(max1, s0_1);
+        const float32x4_t x0_1 = vsubq_f32(s0_1, ref1);
+        const float32x4_t p0_1 = vec_exp2(x0_1);
+        sum1 = vaddq_f32(sum1, p0_1);
+        vst1q_f32(scores + 8 * key + 4, p0_1);
+        prefetch_line(key_rows + 16 * key + 128);
+        prefetch_line(value_rows + 16 * key);
+        const size_t first_query1_1 = (key + 1) > (query0 + 4) ? (key + 1) - (query0 + 4) : 0;
+        const uint32x4_t seen1_1 = lanes_from(first_query1_1);
+        const float32x4_t s1_1 = vbslq_f32(seen1_1, c1_0, hidden);
+        vst1q_f32(scores + 8 * key + 8, weightless);
+        max1 = vmaxq_f32(max1, s1_1);
+        const float32x4_t x1_1 = vsubq_f32(s1_1, ref1);
+        const float32x4_t p1_1 = vec_exp2(x1_1);
+        sum1 = vaddq_f32(sum1, p1_1);
+        vst1q_f32(scores + 8 * key + 12, p1_1);
+        prefetch_line(key_rows + 16 * key + 144);
+        prefetch_line(value_rows + 16 * key + 16);
+        const size_t first_query2_1 = (key + 2) > (query0 + 4) ? (key + 2) - (query0 + 4) : 0;
+        const uint32x4_t seen2_1 = lanes_from(first_query2_1);
+        const float32x4_t s2_1 = vbslq_f32(seen2_1, c2_0, hidden);
+        vst1q_f32(scores + 8 * key + 16, weightless);
+        max1 = vmaxq_f32(max1, s2_1);
+        const float32x4_t x2_1 = vsubq_f32(s2_1, ref1);
+        const float32x4_t p2_1 = vec_exp2(x2_1);
+        sum1 = vaddq_f32(sum1, p2_1);
+        vst1q_f32(scores + 8 * key + 20, p2_1);
+        prefetch_line(key_rows + 16 * key + 160);
+        prefetch_line(value_rows + 16 * key + 32);
+        const size_t first_query3_1 = (key + 3) > (query0 + 4) ? (key + 3) - (query0 + 4) : 0;
+        const uint32x4_t seen3_1 = lanes_from(first_query3_1);
+        const float32x4_t s3_1 = vbslq_f32(seen3_1, c3_0, hidden);
+        vst1q_f32(scores + 8 * key + 24, weightless);
+        max1 = vmaxq_f32(max1, s3_1);
+        const float32x4_t x3_1 = vsubq_f32(s3_1, ref1);
+        const float32x4_t p3_1 = vec_exp2(x3_1);
+        sum1 = vaddq_f32(sum1, p3_1);
+        vst1q_f32(scores + 8 * key + 28, p3_1);
+        prefetch_line(key_rows + 16 * key + 176);
+        prefetch_line(value_rows + 16 * key + 48);
+        const size_t first_query4_1 = (key + 4) > (query0 + 4) ? (key + 4) - (query0 + 4) : 0;
+        const uint32x4_t seen4_1 = lanes_from(first_query4_1);
+        const float32x4_t s4_1 = vbslq_f32(seen4_1, c4_0, hidden);
+        vst1q_f32(scores + 8 * key + 32, weightless);
+        max1 = vmaxq_f32(max1, s4_1);
+        const float32x4_t x4_1 = vsubq_f32(s4_1, ref1);
+        const float32x4_t p4_1 = vec_exp2(x4_1);
+        sum1 = vaddq_f32(sum1, p4_1);
+        vst1q_f32(scores + 8 * key + 36, p4_1);
+        prefetch_line(key_rows + 16 * key + 192);
+        prefetch_line(value_rows + 16 * key + 64);
+        const size_t first_query5_1 = (key + 5) > (query0 + 4) ? (key + 5) - (query0 + 4) : 0;
+        const uint32x4_t seen5_1 = lanes_from(first_query5_1);
+        const float32x4_t s5_1 = vbslq_f32(seen5_1, c5_0, hidden);
+        vst1q_f32(scores + 8 * key + 40, weightless);
+        max1 = vmaxq_f32(max1, s5_1);
+        const float32x4_t x5_1 = vsubq_f32(s5_1, ref1);
+        const float32x4_t p5_1 = vec_exp2(x5_1);
+        sum1 = vaddq_f32(sum1, p5_1);
+        vst1q_f32(scores + 8 * key + 44, p5_1);
+        prefetch_line(key_rows + 16 * key + 208);
+        prefetch_line(value_rows + 16 * key + 80);
+        const size_t first_query6_1 = (key + 6) > (query0 + 4) ? (key + 6) - (query0 + 4) : 0;
+        const uint32x4_t seen6_1 = lanes_from(first_query6_1);
+        const float32x4_t s6_1 = vbslq_f32(seen6_1, c6_0, hidden);
+        vst1q_f32(scores + 8 * key + 48, weightless);
+        max1 = vmaxq_f32(max1, s6_1);
+        const float32x4_t x6_1 = vsubq_f32(s6_1, ref1);
+        const float32x4_t p6_1 = vec_exp2(x6_1);
+        sum1 = vaddq_f32(sum1, p6_1);
+        vst1q_f32(scores + 8 * key + 52, p6_1);
+        prefetch_line(key_rows + 16 * key + 224);
+        prefetch_line(value_rows + 16 * key + 96);
+        const size_t first_query7_1 = (key + 7) > (query0 + 4) ? (key + 7) - (query0 + 4) : 0;
+        const uint32x4_t seen7_1 = lanes_from(first_query7_1);
+        const float32x4_t s7_1 = vbslq_f32(seen7_1, c7_0, hidden);
+        vst1q_f32(scores + 8 * key + 56, weightless);
         max1 = vmaxq_f32(max1, s7_1);
         const float32x4_t x7_1 = vsubq_f32(s7_1, ref1);
         const float32x4_t p7_1 = vec_exp2(x7_1);
@@ -1164,21 +1310,24 @@ static void context_8_4x4(const float *restrict value_rows, float *restrict out_
         const float32x4_t o3_3 = vmulq_f32(c3_3, inverse3);
         vst1q_f32(out_rows + 256 * tile + 204, o3_3);
         float32x4_t total = o0_0;
-        total = vaddq_f32(total, o0_1);
-        total = vaddq_f32(total, o0_2);
-        total = vaddq_f32(total, o0_3);
+        float32x4_t total1 = o0_1;
+        float32x4_t total2 = o0_2;
+        float32x4_t total3 = o0_3;
         total = vaddq_f32(total, o1_0);
-        total = vaddq_f32(total, o1_1);
-        total = vaddq_f32(total, o1_2);
-        total = vaddq_f32(total, o1_3);
+        total1 = vaddq_f32(total1, o1_1);
+        total2 = vaddq_f32(total2, o1_2);
+        total3 = vaddq_f32(total3, o1_3);
         total = vaddq_f32(total, o2_0);
-        total = vaddq_f32(total, o2_1);
-        total = vaddq_f32(total, o2_2);
-        total = vaddq_f32(total, o2_3);
+        total1 = vaddq_f32(total1, o2_1);
+        total2 = vaddq_f32(total2, o2_2);
+        total3 = vaddq_f32(total3, o2_3);
         total = vaddq_f32(total, o3_0);
-        total = vaddq_f32(total, o3_1);
-        total = vaddq_f32(total, o3_2);
-        total = vaddq_f32(total, o3_3);
+        total1 = vaddq_f32(total1, o3_1);
+        total2 = vaddq_f32(total2, o3_2);
+        total3 = vaddq_f32(total3, o3_3);
+        total = vaddq_f32(total, total1);
+        total = vaddq_f32(total, total2);
+        total = vaddq_f32(total, total3);
         const int found = (vminvq_u32(vceqq_f32(total, total)) == 0);
         if (found) {
             for (size_t repaired = 0; repaired < 4; repaired++) {
@@ -1210,12 +1359,15 @@ static void attend_8(const float *restrict query_rows, const float *restrict key
     scores_open_8(key_rows, value_rows, queries, scores, maxima, references, sums, key_full);
     scores_masked_8(key_rows, value_rows, queries, scores, maxima, references, sums, query0,
         key_full, key_end);
+    scores_last_8(key_rows, value_rows, queries, scores, maxima, references, sums, query0, key_end);
     const int far = is_out_of_reach_8(maxima, references);
     if (far) {
         move_references_8(maxima, references, sums);
         scores_open_8(key_rows, value_rows, queries, scores, maxima, references, sums, key_full);
         scores_masked_8(key_rows, value_rows, queries, scores, maxima, references, sums, query0,
             key_full, key_end);
+        scores_last_8(key_rows, value_rows, queries, scores, maxima, references, sums, query0,
+            key_end);
     }
     invert_sums_8(sums, inverse_sums);
     write_weights_8(weight_rows, scores, inverse_sums, query0, key_end);

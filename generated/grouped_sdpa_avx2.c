@@ -2312,13 +2312,16 @@ PIECE void context_8_4x2_piece1(const float *restrict value_rows, float *restric
     const __m256 o3_1 = _mm256_mul_ps(c3_1, inverse3);
     _mm256_storeu_ps(out_rows + 56, o3_1);
     __m256 total = o0_0;
-    total = _mm256_add_ps(total, o0_1);
-    total = _mm256_add_ps(total, o1_0);
-    total = _mm256_add_ps(total, o1_1);
+    __m256 total1 = o0_1;
+    __m256 total2 = o1_0;
+    __m256 total3 = o1_1;
     total = _mm256_add_ps(total, o2_0);
-    total = _mm256_add_ps(total, o2_1);
-    total = _mm256_add_ps(total, o3_0);
-    total = _mm256_add_ps(total, o3_1);
+    total1 = _mm256_add_ps(total1, o2_1);
+    total2 = _mm256_add_ps(total2, o3_0);
+    total3 = _mm256_add_ps(total3, o3_1);
+    total = _mm256_add_ps(total, total1);
+    total = _mm256_add_ps(total, total2);
+    total = _mm256_add_ps(total, total3);
     const int found = _mm256_movemask_ps(_mm256_cmp_ps(total, total, _CMP_UNORD_Q));
     if (found) {
         {
@@ -2754,13 +2757,16 @@ PIECE void context_8_4x2_piece2(const float *restrict value_rows, float *restric
     const __m256 o3_1 = _mm256_mul_ps(c3_1, inverse3);
     _mm256_storeu_ps(out_rows + 120, o3_1);
     __m256 total = o0_0;
-    total = _mm256_add_ps(total, o0_1);
-    total = _mm256_add_ps(total, o1_0);
-    total = _mm256_add_ps(total, o1_1);
+    __m256 total1 = o0_1;
+    __m256 total2 = o1_0;
+    __m256 total3 = o1_1;
     total = _mm256_add_ps(total, o2_0);
-    total = _mm256_add_ps(total, o2_1);
-    total = _mm256_add_ps(total, o3_0);
-    total = _mm256_add_ps(total, o3_1);
+    total1 = _mm256_add_ps(total1, o2_1);
+    total2 = _mm256_add_ps(total2, o3_0);
+    total3 = _mm256_add_ps(total3, o3_1);
+    total = _mm256_add_ps(total, total1);
+    total = _mm256_add_ps(total, total2);
+    total = _mm256_add_ps(total, total3);
     const int found = _mm256_movemask_ps(_mm256_cmp_ps(total, total, _CMP_UNORD_Q));
     if (found) {
         {

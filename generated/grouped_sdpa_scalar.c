@@ -585,13 +585,16 @@ static void context_2_2x4(const float *restrict value_rows, float *restrict out_
         const float o1_3 = c1_3 * inverse1;
         out_rows[4 * columns + 19] = o1_3;
         float total = o0_0;
-        total = total + o0_1;
-        total = total + o0_2;
-        total = total + o0_3;
+        float total1 = o0_1;
+        float total2 = o0_2;
+        float total3 = o0_3;
         total = total + o1_0;
-        total = total + o1_1;
-        total = total + o1_2;
-        total = total + o1_3;
+        total1 = total1 + o1_1;
+        total2 = total2 + o1_2;
+        total3 = total3 + o1_3;
+        total = total + total1;
+        total = total + total2;
+        total = total + total3;
         const int found = (total != total);
         if (found) {
             for (size_t repaired = 0; repaired < 2; repaired++) {

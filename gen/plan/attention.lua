@@ -141,6 +141,16 @@ local function causal_fraction(problem, lanes)
     end
 end
 
+-- Vectors of the block's last queries that have tiles of their own behind the keys which the others
+-- see, on the causal diagonal; nil where such tiles would wait for the FMA latency.
+local function choose_last_vectors(problem, machine, rows, block)
+    local vectors <const>, target <const> = block.vectors // 2, machine.target
+    if not problem.causal or rows * vectors < target.fma_latency * target.fma_pipes then
+        return nil
+    end
+    return vectors
+end
+
 -- Score tiles ask for what the next blocks read and write (gen/stage/fetch.lua) where that takes
 -- more than this share of L2, so that it does not stay there, or with the weights that pass while
 -- it is projected more than so many times L2. Elsewhere for the next tile's keys and their own
@@ -239,6 +249,8 @@ function attention.build(problem, machine, dims, straight)
     for _, block in ipairs(blocks) do
         block.width = block.vectors * lanes // (block.split or 1)
         block.together = math.min(together, block.count)
+        block.last_vectors = has_range(scores.rows)
+            and choose_last_vectors(problem, machine, scores.rows, block) or nil
         block.first_unit = units
         block.units = ceil_div(block.count, block.together)
         count = count + block.count

@@ -34,10 +34,13 @@ function size.estimate_ops(built)
     for _, block in ipairs(attention.blocks) do
         local copies <const> = built.straight and attention.by_query and block.count or 1
         local vectors <const> = { { count = 1, size = block.vectors } }
-        local variants <const> = (attention.range_loops and 2 or 1)
-            * (attention.trial and 2 or 1)
+        local trials <const> = attention.trial and 2 or 1
+        local variants <const> = (attention.range_loops and 2 or 1) * trials
+        local last <const> = block.last_vectors and { { count = 1, size = block.last_vectors } }
         ops = ops + copies * (variants * product_ops(attention.key_groups, vectors,
                 attention.scores_unroll, straight)
+            + (last and trials * product_ops(attention.key_groups, last, attention.scores_unroll,
+                false) or 0)
             + product_ops(block.dim_groups or block.row_groups,
                 block.vector_groups or attention.column_groups,
                 block.context_unroll or attention.context_unroll, straight))

@@ -67,18 +67,30 @@ function exact_rows.store(block, to, name, part)
     end
 end
 
+-- Sums that add up at a time: one would wait for its latency at every value.
+local MOST_CHAINS <const> = 4
+
 -- Name of an int: one of a tile's values is NaN. Values beyond last_lanes of the last vector do not
 -- exist.
 function exact_rows.find_nan(block, ctx, rows, results, vectors, last_lanes)
     local partial <const> = last_lanes < ctx.lanes
     local whole <const> = partial and vectors - 1 or vectors
     local function total(first, last, name)
-        block:declare("vec", name, "copy", results[0][first])
+        local chains <const> = math.max(1, math.min(MOST_CHAINS,
+            ctx.plan.machine.registers - rows * vectors))
+        local nth = 0
         for r = 0, rows - 1 do
             for v = first, last do
-                if r > 0 or v > first then block:set(name, "add", name, results[r][v]) end
+                local chain <const> = nth % chains == 0 and name or name .. nth % chains
+                if nth < chains then
+                    block:declare("vec", chain, "copy", results[r][v])
+                else
+                    block:set(chain, "add", chain, results[r][v])
+                end
+                nth = nth + 1
             end
         end
+        for i = 1, math.min(chains, nth) - 1 do block:set(name, "add", name, name .. i) end
     end
     local found
     if whole > 0 then

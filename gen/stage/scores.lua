@@ -119,9 +119,10 @@ end
 
 -- ---- Tiles ---------------------------------------------------------------------------------
 
--- One register tile: `rows` keys from `key0` against all queries of the block.
-local function score_tile(block, ctx, key0, rows, past_full)
-    local attention <const>, vectors <const> = ctx.plan.attention, ctx.block.vectors
+-- One register tile: `rows` keys from `key0` against the block's queries from vector `first` on;
+-- those before it see none of these keys.
+local function score_tile(block, ctx, key0, rows, past_full, first)
+    local attention <const>, vectors <const> = ctx.plan.attention, ctx.block.vectors - first
     local width <const>, key_row <const> = ctx.block.width, ctx.plan.k.row
     local from <const> = block:pointer("pointer", "keys", ir.offset(ctx.key_rows, key0 * key_row))
     local out <const> = tile.carry(function(r, v)
@@ -130,18 +131,24 @@ local function score_tile(block, ctx, key0, rows, past_full)
     local inside, beside
     if attention.prefetch then inside, beside = fetch.build(ctx, key0, rows) end
     local c <const> = tile.product(block, {
-        title = ("%d keys x %d queries%s"):format(rows, width,
+        title = ("%d keys x %d queries%s"):format(rows, vectors * ctx.lanes,
             past_full and ctx.problem.key_range and ", not all visible" or ""),
         rows = rows, vectors = vectors, registers = ctx.plan.machine.registers,
         depth = ctx.plan.score_dim, unroll = attention.scores_unroll, index = ir.index,
         a = function(k, r) return ir.offset(from, k + r * key_row) end,
-        b = function(k, v) return ir.offset(ctx.queries, k * width + v * ctx.lanes) end,
+        b = function(k, v)
+            return ir.offset(ctx.queries, k * width + (first + v) * ctx.lanes)
+        end,
         carry = out, prefetch = inside,
     })
+    if first > 0 then block:let("vec", "weightless", "zero") end
     for r = 0, rows - 1 do
-        local row <const> = mask.apply(block, ctx, key0 + r, r, c[r], past_full)
-        for v = 0, vectors - 1 do
-            out.store(block, softmax.weigh(block, ctx, r, v, row[v]), r, v)
+        local logits <const> = {}
+        for v = 0, ctx.block.vectors - 1 do logits[v] = v >= first and c[r][v - first] end
+        local row <const> = mask.apply(block, ctx, key0 + r, r, logits, past_full)
+        for v = 0, ctx.block.vectors - 1 do
+            out.store(block, row[v] and softmax.weigh(block, ctx, r, v, row[v]) or "weightless",
+                r, v)
         end
         if beside then beside(block, r) end
     end
@@ -225,28 +232,47 @@ local function shared_tiles(ctx)
 end
 
 -- Tiles over a range known only at run time: whole tiles that every query sees, then masked ones,
--- then the keys that are left over by whole tiles. Keys count from the block's first.
+-- those only the block's last queries see apart, then the keys that are left over by whole tiles.
+-- Keys count from the block's first.
 local function ranged_tiles(ctx)
     local functions <const>, problem <const> = {}, ctx.problem
-    local rows <const> = ctx.plan.attention.key_rows
+    local rows <const>, last_vectors <const> = ctx.plan.attention.key_rows, ctx.block.last_vectors
     local left <const> = problem.kv_len % rows
-    local function loop(name, comment, past_full, bounds)
+    local function loop(name, comment, past_full, first, bounds)
         functions[#functions + 1] = tiles_function(ctx, name, comment, past_full, function(block)
-            local open_end <const> = block:size("open_end", "round_down", ctx.key_full,
-                ir.index(rows))
-            local from <const>, to <const> = bounds(block, open_end)
+            local from <const>, to <const> = bounds(block)
             block:loop({ var = "key", from = from, to = to, step = rows, below = true },
-                function(body, key) score_tile(body, ctx, key, rows, past_full) end)
+                function(body, key) score_tile(body, ctx, key, rows, past_full, first) end)
         end)
     end
+    local function open_end(block)
+        return block:size("open_end", "round_down", ctx.key_full, ir.index(rows))
+    end
+    local function masked_end(block)
+        return block:size("masked_end", "min", ctx.key_end, ctx.whole_end)
+    end
+    -- where the keys begin that only the last vectors see
+    local first <const> = last_vectors and ctx.block.vectors - last_vectors
+    local function last_from(block)
+        local seen <const> = mask.visible_in_block(block, ctx,
+            ctx.query0 + (first * ctx.lanes - 1), "seen")
+        local whole <const> = block:size("seen_tiles", "round_down", seen + (rows - 1),
+            ir.index(rows))
+        return block:size("last_from", "min", whole, masked_end(block))
+    end
     if problem.kv_len >= rows then
-        loop("scores_open", "Weights of keys that every query sees.", false,
-            function(_, open_end) return ir.index(0), open_end end)
+        loop("scores_open", "Weights of keys that every query sees.", false, 0,
+            function(block) return ir.index(0), open_end(block) end)
         if problem.key_range then
-            loop("scores_masked", "Weights of keys that some query does not see.", true,
-                function(block, open_end)
-                    return open_end, block:size("masked_end", "min", ctx.key_end, ctx.whole_end)
+            loop("scores_masked", "Weights of keys that some query does not see.", true, 0,
+                function(block)
+                    return open_end(block), (first and last_from or masked_end)(block)
                 end)
+        end
+        if first then
+            loop("scores_last", ("Weights of keys that only the last %d queries see.")
+                :format(last_vectors * ctx.lanes), true, first,
+                function(block) return last_from(block), ir.var("masked_end") end)
         end
     end
     if left > 0 then
@@ -254,7 +280,7 @@ local function ranged_tiles(ctx)
             ("Weights of the last %d keys, where some query sees them."):format(left),
             problem.key_range, function(block)
                 block:when("lt", { ctx.whole_end, ctx.key_end }, function(body)
-                    score_tile(body, ctx, ctx.whole_end, left, problem.key_range)
+                    score_tile(body, ctx, ctx.whole_end, left, problem.key_range, 0)
                 end)
             end)
     end
@@ -274,7 +300,7 @@ local function fixed_tiles(ctx)
                 function(block)
                     if not ctx.problem.key_range then
                         block:each("tile", group.count, ctx.straight, function(body, i)
-                            score_tile(body, ctx, i * size + base, size, false)
+                            score_tile(body, ctx, i * size + base, size, false, 0)
                         end)
                         return
                     end
@@ -283,7 +309,7 @@ local function fixed_tiles(ctx)
                         local rows <const> = math.min(size, key_end - key0)
                         if rows > 0 then
                             block:scope(function(body)
-                                score_tile(body, ctx, ir.index(key0), rows, key0 + rows > full)
+                                score_tile(body, ctx, ir.index(key0), rows, key0 + rows > full, 0)
                             end)
                         end
                     end

@@ -685,6 +685,21 @@ function TestTiles:test_rows_that_leave_l2_are_prefetched()
         { plan = { scores = { prefetch = false } } })))
 end
 
+-- On the causal diagonal the last half of a block's vectors has tiles of its own, if they are tall
+-- enough to hide the FMA latency.
+function TestTiles:test_last_queries_of_causal_blocks_have_their_own_tiles()
+    local function last(mask, isa_name, rows, vectors)
+        return build_plan({ op = "sdpa", batch = 1, seq_len = 128, heads = 1, head_dim = 16,
+            mask = mask, plan = { scores = { rows = rows, vectors = vectors } } },
+            isa_name).attention.blocks[1].last_vectors
+    end
+    lu.assertEquals(last("causal", "avx512", 8, 2), 1)
+    lu.assertEquals(last("causal", "avx512", 6, 4), 2)
+    lu.assertNil(last("causal", "avx512", 16, 1))
+    lu.assertNil(last("causal", "avx2", 5, 2))
+    lu.assertNil(last("none", "avx512", 8, 2))
+end
+
 TestBuffers = {}
 
 local function check_apart(list, label)
