@@ -21,7 +21,7 @@ local toolset <const> = require("tests.harness.toolset")
 local MODES <const> = {
     quick = { seed = 1, cases = 83, fixed = 15, twins = 3, sets = 96, emulated_sets = 36,
         all_isas = false, min_builds = 150, min_sets = 10000 },
-    full = { seed = 2, cases = 386, fixed = 50, twins = 12, sets = 420, emulated_sets = 150,
+    full = { seed = 2, cases = 386, fixed = 50, twins = 13, sets = 420, emulated_sets = 150,
         all_isas = true, min_builds = 600, min_sets = 200000 },
     fuzz = { cases = 60, sets = 300, emulated_sets = 100 },
 }

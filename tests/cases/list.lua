@@ -169,6 +169,11 @@ local LANES <const> = { { context = { orientation = "dims" } },
 local MERGED <const> = { { project = { merged = true }, fold = { qk = false, vo = false } },
     { project = { merged = false }, fold = { qk = false, vo = false } } }
 
+-- Queries of a causal block that see none of a tile's keys: masked, or left out where the last
+-- vectors have tiles of their own.
+local DIAGONALS <const> = { { scores = { rows = 8, vectors = 1 } },
+    { scores = { rows = 8, vectors = 2 } } }
+
 M.twins = {
     { plans = LANES, isa = "avx512", config = { op = "sdpa", seq_len = 37, heads = 2, head_dim = 20,
         mask = "causal", return_weights = "per_head" } },
@@ -194,6 +199,8 @@ M.twins = {
         head_dim = 26 } },
     { plans = LANES, isa = "avx512", config = { op = "sdpa", batch = 3, seq_len = 31, heads = 1,
         head_dim = 9, mask = "lengths", empty_row = "nan" } },
+    { plans = DIAGONALS, isa = "avx512", config = { op = "sdpa", batch = 2, seq_len = 77, heads = 1,
+        head_dim = 16, mask = { "causal", "lengths" } } },
 }
 
 return M
