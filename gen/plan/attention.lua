@@ -154,8 +154,8 @@ end
 -- Score tiles ask for what the next blocks read and write (gen/stage/fetch.lua) where that takes
 -- more than this share of L2, so that it does not stay there, or with the weights that pass while
 -- it is projected more than so many times L2. Elsewhere for the next tile's keys and their own
--- values, where they are projected: one part gains nothing, parts that share a head have them from
--- each other. One lane asks for nothing.
+-- values, where parts project and share heads, not items: one part gains nothing, several have them
+-- from each other. One lane asks for nothing.
 local STAYING_SHARE <const>, PASSING_SHARE <const> = 0.7, 1.5
 
 -- What score tiles ask for: "blocks", "tiles" or nothing (false).
@@ -171,7 +171,8 @@ local function choose_prefetch(problem, machine, dims, straight)
     if floats > STAYING_SHARE * held or floats + weights > PASSING_SHARE * held then
         return "blocks"
     end
-    return problem.op == "mha" and machine.lanes > 1 and "tiles"
+    local own_items <const> = problem.is_block or problem.batch > 1 and not problem.mask.lengths
+    return problem.op == "mha" and machine.lanes > 1 and not own_items and "tiles"
 end
 
 -- What it counts that one of two parts has more queries than the other: most calls have one thread.

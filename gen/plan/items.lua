@@ -31,7 +31,7 @@ end
 function items.restrict(problem, size)
     local part <const> = {}
     for key, value in pairs(problem) do part[key] = value end
-    part.batch = size
+    part.batch, part.is_block = size, true
     part.query_rows = problem.query_rows // problem.batch * size
     part.key_rows = problem.key_rows // problem.batch * size
     return part

@@ -678,6 +678,9 @@ function TestTiles:test_rows_that_leave_l2_are_prefetched()
     lu.assertEquals(prefetches(layer("small", 1, 64, 64, 4)), "tiles")
     -- rows that would stay but for the weights that pass
     lu.assertEquals(prefetches(layer("clip_txt", 1, 16, 512, 8)), "blocks")
+    lu.assertFalse(prefetches(layer("small", 2, 64, 64, 4)))
+    lu.assertEquals(prefetches(layer("small", 2, 64, 64, 4, { mask = "lengths" })), "tiles")
+    lu.assertFalse(prefetches(layer("windows", 32, 64, 64, 4)))
     lu.assertEquals(prefetches(layer("small", 1, 64, 64, 4, { target = { l2 = 65536 } })), "blocks")
     lu.assertEquals(prefetches(layer("asked", 1, 64, 64, 4,
         { plan = { scores = { prefetch = true } } })), "blocks")
