@@ -135,8 +135,7 @@ function emit.printer(isa_data)
 end
 
 -- Where to break `text` so that the first piece has at most `room` characters: after the last
--- comma,
--- else before the last operator.
+-- comma, else before the last operator.
 local function find_break(text, room)
     for position = room, 20, -1 do
         if text:sub(position, position + 1) == ", " then return position + 1 end
@@ -148,8 +147,7 @@ local function find_break(text, room)
 end
 
 -- Appends a line of code to `lines`, broken where it is too long. Comments and preprocessor lines
--- stay
--- as they are.
+-- stay as they are.
 local function add_line(lines, line)
     if #line <= WIDTH and line:find("[^ ]") then
         lines[#lines + 1] = line

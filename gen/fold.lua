@@ -61,8 +61,7 @@ end
 
 -- Folding decisions, each with the reason `attngen plan` prints:
 --   base            2: logits are in units of log2 and softmax uses exp2 alone; 0: natural units,
--- the
---                   softmax multiplies by log2(e) after subtracting the maximum
+--                   the softmax multiplies by log2(e) after subtracting the maximum
 --   weight_scale    factor on Wq and bq
 --   query_scale     factor applied when the queries are gathered (1.0: none)
 --   drop_k_bias     q.bk adds the same to a whole row of logits, which softmax ignores

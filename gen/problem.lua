@@ -22,8 +22,7 @@ local function causal_rule(record)
 end
 
 -- Where mask_keep / mask_add of mask_shape is read: element strides for batch, head and query (0
--- for
--- a dimension of 1), and whether it depends on the query.
+-- for a dimension of 1), and whether it depends on the query.
 local function mask_tensor(record)
     local shape <const> = record.mask_shape
     if not shape then return nil end

@@ -135,8 +135,7 @@ end
 --   ahead              {row = floats from depth to depth, line(k) = memory pages behind depth k's}:
 --                      a line of every page is asked for; nil: none
 --   carry              {load(block, name, r, v) -> name, store(block, c, r, v)}: memory that holds
--- C
---                      between depth blocks; may be where the caller puts C in the end
+--                      C between depth blocks; may be where the caller puts C in the end
 function tile.product(block, spec)
     assert(spec.rows * spec.vectors + (spec.rows == 1 and 1 or spec.vectors) + 1 <= spec.registers,
         "tile exceeds registers")

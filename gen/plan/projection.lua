@@ -156,9 +156,8 @@ function projection.build_blocks(name, stage, problem, machine, shape)
 end
 
 -- Weights that do not stay in L2 from call to call arrive late at the start of every panel: each
--- panel
--- then asks for the next one. An output that does not stay there is fetched before it is written:
--- a row tile asks for its lines first, and they arrive while it is multiplied.
+-- panel then asks for the next one. An output that does not stay there is fetched before it is
+-- written: a row tile asks for its lines first, and they arrive while it is multiplied.
 function projection.choose_prefetch(built)
     local most <const> = built.machine.target.l2 // 2
     local stay <const> = built.packed_bytes <= most

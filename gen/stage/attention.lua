@@ -1,6 +1,5 @@
 -- The attention phase: walks (batch, head, block of queries) and calls scores, softmax and context
--- for
--- each. Knows the order and where each head's rows lie, not how a stage works.
+-- for each. Knows the order and where each head's rows lie, not how a stage works.
 local ir <const> = require("gen.ir")
 local mask <const> = require("gen.stage.mask")
 local scores <const> = require("gen.stage.scores")

@@ -1,8 +1,7 @@
 -- A linear layer over packed weight panels, out = bias + in . W^T: what the projections and the
 -- output projection have in common. One function computes a run of equal row tiles of one panel (a
 -- few vectors of columns), in straight-line code a single tile. Equal functions are shared,
--- whichever
--- matrix they serve.
+-- whichever matrix they serve.
 --
 -- Panel in memory: [bias row, if any][depth][vectors * lanes], 64-byte aligned.
 local ir <const> = require("gen.ir")

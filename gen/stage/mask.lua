@@ -12,8 +12,7 @@ local ir <const> = require("gen.ir")
 local mask <const> = {}
 
 -- Number of keys that range masks leave visible to the query `query` (an index), as an index.
--- Without
--- range masks: all of them.
+-- Without range masks: all of them.
 local function visible_keys(block, ctx, query, name)
     local problem <const> = ctx.problem
     local causal <const> = problem.causal
@@ -84,11 +83,10 @@ local function tensor_mem(ctx, name)
 end
 mask.tensor_mem = tensor_mem
 
--- Each kind: `on(problem)`; `key(block, ctx, key)`: name of an int "this key may be seen", the
--- same for
--- all queries; `lanes(block, ctx, key, v)`: name of a lane mask; `bias(block, ctx, key, v)`: name
--- of a
--- vector added to the logit, hidden where it is -inf. `range = true`: only tiles past key_full.
+-- Each kind: `on(problem)`; `key(block, ctx, key)`: name of an int "this key may be seen", the same
+-- for all queries; `lanes(block, ctx, key, v)`: name of a lane mask; `bias(block, ctx, key, v)`:
+-- name of a vector added to the logit, hidden where it is -inf. `range = true`: only tiles past
+-- key_full.
 local kinds <const> = {
     {
         range = true,
@@ -171,8 +169,7 @@ local function active_kinds(ctx, past_full)
 end
 
 -- Hides what the masks hide in one row of a score tile: `logits` are the names of the row's
--- vectors,
--- `key` the row's key. Returns the names to use from then on.
+-- vectors, `key` the row's key. Returns the names to use from then on.
 function mask.apply(block, ctx, key, r, logits, past_full)
     local active <const> = active_kinds(ctx, past_full)
     if #active == 0 then return logits end
