@@ -26,6 +26,13 @@ static const char LAYER[] =
     "mask_shape=2,1,5,7 padded_queries=zero empty_row=uniform return_weights=mean kv_cache=none "
     "accuracy=exact keys=projected values=projected";
 
+static const char FEW_ROWS[] =
+    "op=mha batch=1 seq_len=400 kv_len=400 heads=1 kv_heads=1 head_dim=2 v_head_dim=2 d_model=2 "
+    "kv_dim=2 cross=0 output_projection=0 queries=all bias_q=1 bias_k=1 bias_v=1 bias_o=0 "
+    "scale=0x1p+1 causal=0 lengths=0 padding=0 bool=0 additive=0 causal_align=top_left offset=0 "
+    "mask_shape=0,0,0,0 padded_queries=compute empty_row=zero return_weights=none kv_cache=none "
+    "accuracy=exact keys=projected values=projected";
+
 static ref_case parse(const char *text)
 {
     ref_case c;
@@ -193,6 +200,28 @@ Test(reference, errors_that_all_columns_share_are_within_the_tolerance)
         clear_columns(set.q_weight, set.sizes.q_weight, width, half, half);
         clear_columns(set.k_weight, set.sizes.k_weight, width, half, half);
         clear_columns(set.v_weight, set.sizes.v_weight, width, 0, half);
+        float *y = calloc(set.sizes.y, sizeof(float));
+        ref_run(&c, &set.weights, &set.args, &truth);
+        cr_assert_eq(blas_attention_f32(&c, &set.weights, &set.args, y, NULL), 0);
+        cr_expect_eq(ref_compare(y, truth.y, truth.y_tol, set.sizes.y, 0, &worst), set.sizes.y,
+                     "seed %zu", (size_t)seed);
+        free(y);
+        ref_free(&truth);
+        input_free(&set);
+    }
+    cr_expect(worst > 0.05, "a tolerance of %.0f times the error tells nothing", 1.0 / worst);
+}
+
+/* Inputs of two different rows: sums over the keys round the same two terms again and again. */
+Test(reference, errors_of_sums_of_equal_terms_are_within_the_tolerance)
+{
+    const ref_case c = parse(FEW_ROWS);
+    double worst = 0;
+    for (uint64_t seed = 0; seed < 150; seed++) {
+        input_set set;
+        ref_result truth;
+        cr_assert(input_alloc(&set, &c) == 0 && ref_alloc(&truth, &c) == 0);
+        input_fill(&set, &c, INPUT_ONE_HOT, seed);
         float *y = calloc(set.sizes.y, sizeof(float));
         ref_run(&c, &set.weights, &set.args, &truth);
         cr_assert_eq(blas_attention_f32(&c, &set.weights, &set.args, y, NULL), 0);
