@@ -47,12 +47,13 @@ end
 local L3_BANDWIDTH <const> = 4
 
 -- Up to how many parts take rows with all panels, nil: none do. A part then has so many rows that
--- its multiply-adds take as long as the weights may take from L3; more parts take panels.
-local function most_row_parts(rows, machine)
+-- its multiply-adds take as long as the weights may take from L3; more parts take panels. One tile
+-- is not shared.
+local function most_row_parts(rows, tile_rows, machine)
     local vector_bytes <const> = machine.lanes * numbers.FLOAT_BYTES
     local least <const> = machine.target.fma_pipes * vector_bytes // L3_BANDWIDTH
     local most <const> = rows // least
-    return most > 1 and most or nil
+    return most > 1 and rows > tile_rows and most or nil
 end
 
 -- The projection `name` of stage `stage` ("project", "output") for shape {rows, items, depth,
@@ -91,7 +92,7 @@ function projection.build(name, stage, problem, machine, shape)
         -- of each item; items in one piece count as one
         items = shape.rows // item_rows, item_rows = item_rows, bounded = shape.bounded,
         row_parts = shape.takes_rows and not blocked and not shape.straight
-            and item_rows == shape.rows and most_row_parts(shape.rows, machine) or nil,
+            and item_rows == shape.rows and most_row_parts(shape.rows, tile.rows, machine) or nil,
         row_groups = tile.row_groups, tiles = ceil_div(item_rows, tile.rows),
         block_tiles = blocked, input_row = input_row, input_item = input_rows * shape.depth,
         input_first = (shape.first_row or 0) * shape.depth,

@@ -267,6 +267,11 @@ function TestTiles:test_few_parts_take_rows_and_more_take_panels()
     check(layer("vit", 1, 128, 192, 3), nil, 8)
     check(layer("small", 2, 5, 96, 3))
     check(layer("padded", 12, 49, 96, 3, { mask = "lengths" }), nil, 36)
+    -- all rows in one tile are not shared
+    local tile <const> = build_plan({ op = "mha", batch = 3, seq_len = 5, kv_len = 1, d_model = 2,
+        heads = 1, head_dim = 1, cross = true, unroll = "tiles" }, "scalar").projections[2]
+    lu.assertEquals({ tile.rows, tile.tiles }, { 3, 1 })
+    lu.assertNil(tile.row_parts)
 end
 
 -- Three heads of 197 queries: nine blocks of 64 are five and four for two parts, twelve of 48 even.
