@@ -1,8 +1,9 @@
 -- Chooses how a folded problem is computed: tiles, layouts, buffers, unrolling.
 -- In: problem with fold, the ISA's numbers (lanes, registers, target). Out: plan, pure printable
 -- data. Knows registers, caches and budgets; prints no C and names no instruction.
--- One module below gen/plan/ for each part: tiles, projection, orientation (of attention, in
--- plan/attention and plan/dims), items, size.
+-- One module below gen/plan/ for each part: forms (of the layer), tiles, projection, qkv (which
+-- products compute q, k, v), orientation (of attention: attention, which has context, dims, heads),
+-- items, size.
 local numbers <const> = require("gen.plan.numbers")
 local projection <const> = require("gen.plan.projection")
 local attention <const> = require("gen.plan.attention")
@@ -148,7 +149,7 @@ local function build_plan(problem, isa_numbers, straight)
                 input_blocks = attention_plan.in_place and { rows = attention_plan.output_rows,
                     heads = H, items = attention_plan.items } or nil,
                 items = problem.batch, bounded = bounded.o, bias = fold.biases.o,
-                takes_rows = true,
+                takes_rows = not problem.is_block,
                 packed_base = packed, straight = straight }))
         built.output.interleaved = along_heads
         for _, group in ipairs(built.output.groups) do
@@ -188,14 +189,14 @@ local function build_plan(problem, isa_numbers, straight)
     return built
 end
 
--- A depth unrolling or blocks of items or keys asked for by hand are about loops.
+-- A depth unrolling, prefetching, or blocks of items or keys asked for by hand are about loops.
 local function forces_loops(problem)
-    if problem.plan.layer then return true end
+    local scores <const> = problem.plan.scores or {}
+    if problem.plan.layer or scores.prefetch then return true end
     for _, stage in ipairs({ "project", "scores", "context", "output" }) do
         if problem.plan[stage] and problem.plan[stage].unroll then return true end
     end
-    local key_block <const> = problem.plan.scores and problem.plan.scores.key_block
-    return key_block ~= nil and key_block < problem.kv_len
+    return scores.key_block ~= nil and scores.key_block < problem.kv_len
 end
 
 -- The plan with loops: of the whole batch, or of blocks of its items one after the other.

@@ -38,8 +38,7 @@
  *   fold: V bias moved into the output bias: weights sum to 1
  *   qkv: 8 rows x 64 -> 192, tile 4x3 (rows x vectors), row tiles 2x4, 8 panels of 3 vectors, k
  *     unrolled by 4, stored by rows
- *   qkv: one product: 24 vectors of columns and 0 narrow panels rather than 24 and 3 in 3
- *     products
+ *   qkv: one product: vectors of columns 24, narrow panels 0, rather than 24 and 3 in 3 products
  *   o: 8 rows x 64 -> 64, tile 4x3 (rows x vectors), row tiles 2x4, 2 panels of 3 vectors + 1
  *     panel of 2 vectors, k unrolled by 4, stored by rows
  *   attention: lanes along heads: 833 cycles predicted

@@ -155,13 +155,18 @@ end
 -- more than this share of L2, so that it does not stay there, or with the weights that pass while
 -- it is projected more than so many times L2. Elsewhere for the next tile's keys and their own
 -- values, where parts project and share heads, not items: one part gains nothing, several have them
--- from each other. One lane asks for nothing.
+-- from each other.
 local STAYING_SHARE <const>, PASSING_SHARE <const> = 0.7, 1.5
 
 -- What score tiles ask for: "blocks", "tiles" or nothing (false).
 local function choose_prefetch(problem, machine, dims, straight)
-    if straight then return false end
     local forced <const> = problem.plan.scores and problem.plan.scores.prefetch
+    local obstacle <const> = straight and "straight-line code asks for nothing"
+        or machine.lanes == 1 and "one lane asks for nothing"
+    if forced and obstacle then
+        numbers.refuse("plan.scores.prefetch", forced, obstacle, "false, or not given")
+    end
+    if obstacle then return false end
     if forced ~= nil then return forced and "blocks" end
     local rows <const> = problem.heads * problem.seq_len + problem.kv_heads * problem.kv_len
     local floats <const> = problem.batch * rows * (dims.score + dims.value)
@@ -172,27 +177,28 @@ local function choose_prefetch(problem, machine, dims, straight)
         return "blocks"
     end
     local own_items <const> = problem.is_block or problem.batch > 1 and not problem.mask.lengths
-    return problem.op == "mha" and machine.lanes > 1 and not own_items and "tiles"
+    return problem.op == "mha" and not own_items and "tiles"
 end
 
 -- What it counts that one of two parts has more queries than the other: most calls have one thread.
 local LAG_SHARE <const> = 0.1
 
 -- By how much blocks of such widths make one of two parts later than the other, as a fraction that
--- tiles pay for: nearly equal ones go to even shares.
+-- tiles pay for: nearly equal ones go to even shares. nil where whole heads or items are shared.
 local function lag(problem, lanes, split)
-    local whole <const> = split and problem.seq_len // lanes * lanes or problem.seq_len
+    local heads <const>, queries <const> = problem.batch * problem.heads, problem.seq_len
+    if heads % 2 == 0 or problem.is_block then return nil end
+    local whole <const> = split and queries // lanes * lanes or queries
     return function(column_groups)
         local units <const> = {}
         for _, block in ipairs(attention.query_blocks(whole, lanes, column_groups)) do
             for _ = 1, block.count do units[#units + 1] = block.queries end
         end
-        if split then units[#units + 1] = problem.seq_len - whole end
-        local all <const> = problem.batch * problem.heads * #units
+        if split then units[#units + 1] = queries - whole end
+        -- one head is shared by both
         local first = 0
-        for unit = 0, all // 2 - 1 do first = first + units[unit % #units + 1] end
-        local half <const> = problem.batch * problem.heads * problem.seq_len / 2
-        return LAG_SHARE * math.abs(first - half) / half
+        for unit = 1, #units // 2 do first = first + units[unit] end
+        return LAG_SHARE * math.abs(2 * first - queries) / (heads * queries)
     end
 end
 

@@ -9,11 +9,17 @@ local numbers <const> = require("gen.plan.numbers")
 local orientation <const> = {}
 
 -- The orientation that the config's plan fixes, nil where the planner may choose. What is given of
--- a tile, or of the context apart from the scores, is written for lanes along queries.
+-- a tile, of what it asks for, or of the context apart from the scores is written for lanes along
+-- queries.
 function orientation.forced(problem)
     local scores <const>, context <const> = problem.plan.scores or {}, problem.plan.context or {}
-    local forced <const> = scores.orientation
-        or (scores.rows or scores.vectors or context.orientation) and "queries"
+    local forced <const> = scores.orientation or (scores.rows or scores.vectors
+        or scores.prefetch ~= nil or context.orientation) and "queries"
+    if scores.prefetch ~= nil and forced ~= "queries" then
+        numbers.refuse("plan.scores.prefetch", scores.prefetch,
+            ('with lanes along "%s" the planner decides'):format(forced),
+            'not given, or with plan.scores.orientation = "queries"')
+    end
     if context.orientation and forced ~= "queries" then
         numbers.refuse("plan.context.orientation", context.orientation,
             ('the context lies as the scores do, along "%s"'):format(forced),

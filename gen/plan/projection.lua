@@ -91,7 +91,7 @@ function projection.build(name, stage, problem, machine, shape)
         panels = groups[#groups].first_panel + groups[#groups].count,
         -- of each item; items in one piece count as one
         items = shape.rows // item_rows, item_rows = item_rows, bounded = shape.bounded,
-        row_parts = shape.takes_rows and not blocked and not shape.straight
+        row_parts = shape.takes_rows and not (blocked or shape.straight or shape.bounded)
             and item_rows == shape.rows and most_row_parts(shape.rows, tile.rows, machine) or nil,
         row_groups = tile.row_groups, tiles = ceil_div(item_rows, tile.rows),
         block_tiles = blocked, input_row = input_row, input_item = input_rows * shape.depth,

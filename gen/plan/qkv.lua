@@ -50,7 +50,7 @@ local function plan_product(problem, machine, parts, straight, packed_base)
             input_rows = first.x_rows, first_row = first.first_row,
             head_width = not along_heads and first.width or nil,
             straight = straight, bounded = first.bounded, bias = bias,
-            takes_rows = problem.batch > 1 and not problem.mask.lengths,
+            takes_rows = problem.batch > 1 and not problem.mask.lengths and not problem.is_block,
             packed_base = packed_base })
     planned.source, planned.head_width, planned.interleaved = first.source, first.width,
         along_heads
@@ -112,7 +112,8 @@ local function reason_for(merged, apart, lanes, forced)
     end
     local saves <const> = one.vectors < others.vectors or one.rests < others.rests
     if not forced and (not saves or one.cycles > others.cycles) then return nil end
-    return ("%d vectors of columns and %d narrow panels rather than %d and %d in %d products")
+    if not saves then return "as the plan says" end
+    return ("vectors of columns %d, narrow panels %d, rather than %d and %d in %d products")
         :format(one.vectors, one.rests, others.vectors, others.rests, #apart)
 end
 

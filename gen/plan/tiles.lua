@@ -71,7 +71,7 @@ local function masking_cycles(rows, vectors, machine)
 end
 
 -- Predicted cycles of a product cut into tiles; is_masked: masks and exp2 follow each; is_panel: B
--- is a panel of weights, in vectors: of single floats compilers make their own, best of 2x4.
+-- is a panel of weights (not for one lane: of single floats compilers make vectors of their own).
 function tiles.cycles(row_groups, column_groups, depth, machine, is_masked, is_panel)
     local cycles = 0.0
     for _, r in ipairs(row_groups) do

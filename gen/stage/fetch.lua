@@ -1,8 +1,9 @@
 -- What score tiles ask for while they work. Where L2 does not hold it: the keys and values of the
 -- next block of keys (behind the last one the next head's begin) and the rows of queries and output
 -- of the next blocks of queries; of whole rows of several heads what has the same place in the next
--- head, as blocks of queries may take turns from both ends. Elsewhere the next tile's keys and this
--- one's values: another core may have projected them.
+-- head, as blocks of queries may take turns from both ends (a causal block walks fewer keys and so
+-- asks for less). Elsewhere the next tile's keys and this one's values: another core may have
+-- projected them.
 local ir <const> = require("gen.ir")
 local numbers <const> = require("gen.plan.numbers")
 
@@ -46,13 +47,19 @@ local function place(block, one, at, taken)
 end
 
 local function blocks_ahead(ctx)
-    local plan <const> = ctx.plan
-    return {
-        keys(ctx, "next_key", ctx.key_rows, plan.k, plan.score_dim),
-        keys(ctx, "next_value", ctx.value_rows, plan.v, plan.value_dim),
-        queries(ctx, "next_query", ctx.query_rows, plan.q, plan.score_dim),
-        queries(ctx, "next_out", ctx.out_rows, plan.out, plan.value_dim),
-    }
+    local plan <const>, problem <const> = ctx.plan, ctx.problem
+    local list <const> = {}
+    local function add(name, mem, layout, width)
+        -- the only head's whole rows have none behind them
+        local next_rows <const> = plan.attention.in_blocks
+            or layout.head > 0 and problem.batch * problem.kv_heads > 1
+        if next_rows then list[#list + 1] = keys(ctx, name, mem, layout, width) end
+    end
+    add("next_key", ctx.key_rows, plan.k, plan.score_dim)
+    add("next_value", ctx.value_rows, plan.v, plan.value_dim)
+    list[#list + 1] = queries(ctx, "next_query", ctx.query_rows, plan.q, plan.score_dim)
+    list[#list + 1] = queries(ctx, "next_out", ctx.out_rows, plan.out, plan.value_dim)
+    return list
 end
 
 local function tiles_ahead(ctx, rows)

@@ -35,7 +35,8 @@ typedef struct parts {
     const float *kv, *v_weight; /* rows that stand for keys and values */
     const float *v_bias;
     double *logit, *logit_error, *weight, *weight_error; /* one row of S */
-    size_t *key_terms; /* per kv head of one item: see count_terms */
+    size_t *different; /* per kv head of one item: keys with rows of their own */
+    size_t terms;      /* of sums over the keys: see terms_of */
 } parts;
 
 static double square(double x)
@@ -81,10 +82,10 @@ static size_t scratch_size(const ref_case *c)
     return 3 * (q + k + v + context + 2 * wide) + 2 * product + context + outputs + 4 * c->kv_len;
 }
 
-static parts carve(const ref_case *c, double *at, size_t *terms)
+static parts carve(const ref_case *c, double *at, size_t *different)
 {
     parts p;
-    p.key_terms = terms;
+    p.different = different;
     p.q = take_plane(&at, c->batch * c->heads * c->seq_len * c->head_dim);
     p.k = take_plane(&at, c->batch * c->kv_heads * c->kv_len * c->head_dim);
     p.v = take_plane(&at, c->batch * c->kv_heads * c->kv_len * c->v_head_dim);
@@ -113,8 +114,8 @@ int ref_alloc(ref_result *r, const ref_case *c)
     r->y = calloc(r->sizes.y, sizeof *r->y);
     r->y_tol = calloc(r->sizes.y, sizeof *r->y_tol);
     r->scratch = calloc(scratch_size(c), sizeof *r->scratch);
-    r->terms = calloc(c->kv_heads, sizeof *r->terms);
-    int ok = r->y != NULL && r->y_tol != NULL && r->scratch != NULL && r->terms != NULL;
+    r->different = calloc(c->kv_heads, sizeof *r->different);
+    int ok = r->y != NULL && r->y_tol != NULL && r->scratch != NULL && r->different != NULL;
     if (r->sizes.weights != 0) {
         r->weights = calloc(r->sizes.weights, sizeof *r->weights);
         r->weights_tol = calloc(r->sizes.weights, sizeof *r->weights_tol);
@@ -146,7 +147,7 @@ void ref_free(ref_result *r)
     free(r->v_cache);
     free(r->v_cache_tol);
     free(r->scratch);
-    free(r->terms);
+    free(r->different);
     memset(r, 0, sizeof *r);
 }
 
@@ -271,7 +272,7 @@ static void lifted_score(const ref_case *c, const parts *p, const float *row, si
 }
 
 /* wide[e] = sum over keys of p x[e] with its own rounding error alone. */
-static void weigh_inputs(const ref_case *c, const parts *p, size_t b, size_t wi, size_t terms)
+static void weigh_inputs(const ref_case *c, const parts *p, size_t b, size_t wi)
 {
     for (size_t e = 0; e < c->kv_dim; e++) {
         double sum = 0.0, size = 0.0;
@@ -283,7 +284,7 @@ static void weigh_inputs(const ref_case *c, const parts *p, size_t b, size_t wi,
             }
         }
         p->wide.value[wi + e] = sum;
-        p->wide.error[wi + e] = sqrt(square(dot_error(size, terms)) + quotient(sum));
+        p->wide.error[wi + e] = sqrt(square(dot_error(size, p->terms)) + quotient(sum));
     }
 }
 
@@ -354,10 +355,16 @@ static int is_same(const double *a, const double *b, size_t n)
     return memcmp(a, b, n * sizeof *a) == 0;
 }
 
-/* As many terms as a sum over the keys rounds like, of the kv head whose rows start at ki and vi.
- * Equal rows give equal terms, which round the same way again and again: their errors add up, to half
- * a unit of the sum each and no more, n / 2 where REF_SAFETY * sqrt(n^2 / 144) is allowed. */
-static size_t count_terms(const ref_case *c, const parts *p, size_t ki, size_t vi)
+/* As many terms as a sum over n keys rounds like, of which a query sees `seen`. Equal rows give equal
+ * terms, which round the same way again and again: their errors add up, to half a unit of the sum each
+ * and no more, seen / 2 where REF_SAFETY * sqrt(seen^2 / 144) is allowed. */
+static size_t terms_of(size_t n, size_t seen, size_t different)
+{
+    return seen > different ? n + (seen * seen / different - seen) / 10 : n;
+}
+
+/* Keys with rows of their own, of the kv head whose rows start at ki and vi. */
+static size_t count_different(const ref_case *c, const parts *p, size_t ki, size_t vi)
 {
     const size_t n = c->kv_len, dims = c->head_dim, width = c->v_head_dim;
     const double *k = p->k.value + ki, *v = p->v.value + vi;
@@ -370,7 +377,7 @@ static size_t count_terms(const ref_case *c, const parts *p, size_t ki, size_t v
         }
         different += twin == j;
     }
-    return n + (n * n / different - n) / 10;
+    return different;
 }
 
 /* One logit and its standard error; q and k point at the row's value/error/magnitude. */
@@ -394,7 +401,7 @@ static void score(const ref_case *c, const parts *p, size_t qi, size_t ki, doubl
 
 /* Softmax over the allowed keys (logit_error < 0 marks a masked key). Returns the normaliser's
  * logarithm; weights of masked keys are 0. */
-static void softmax_row(const ref_case *c, parts *p, size_t terms)
+static void softmax_row(const ref_case *c, parts *p)
 {
     const size_t n = c->kv_len;
     double top = -INFINITY, sum = 0.0;
@@ -435,7 +442,7 @@ static void softmax_row(const ref_case *c, parts *p, size_t terms)
         }
     }
     const double exp_error = c->fast ? EXP_ERROR_FAST : EXP_ERROR;
-    double common = square(U) * (0.25 + (double)terms / 14.0 + 4.0);
+    double common = square(U) * (0.25 + (double)p->terms / 14.0 + 4.0);
     for (size_t j = 0; j < n; j++) {
         if (p->weight[j] > 0.0) {
             common += square(p->weight[j]) * (square(p->logit_error[j]) + square(exp_error));
@@ -494,9 +501,9 @@ static void context_row(const ref_case *c, parts *p, size_t b, size_t h, size_t 
     const size_t g = h / (c->heads / c->kv_heads);
     const size_t wi = ci / c->v_head_dim * c->kv_dim;
     if (c->values != REF_PROJECTED) {
-        weigh_inputs(c, p, b, wi, p->key_terms[g]);
+        weigh_inputs(c, p, b, wi);
     }
-    const size_t width = c->v_head_dim, n = c->kv_len, terms = p->key_terms[g];
+    const size_t width = c->v_head_dim, n = c->kv_len;
     double *mean = p->context.value + ci, moved[COLUMNS];
     for (size_t d = 0; d < width; d++) {
         double sum = 0.0, size = 0.0, carried = 0.0, floor = 0.0;
@@ -511,7 +518,7 @@ static void context_row(const ref_case *c, parts *p, size_t b, size_t h, size_t 
         }
         /* Of folded values the rounding is the output's. */
         const double own = c->values == REF_PROJECTED
-                               ? carried + square(dot_error(size, terms)) + quotient(sum)
+                               ? carried + square(dot_error(size, p->terms)) + quotient(sum)
                            : c->values == REF_BETWEEN ? deferred_error(c, p, g, d, wi)
                                                       : 0.0;
         mean[d] = sum;
@@ -522,7 +529,7 @@ static void context_row(const ref_case *c, parts *p, size_t b, size_t h, size_t 
         move_by_weights(c, p, p->v.value + vi + d0, width, columns, mean + d0, moved);
         for (size_t d = d0; d < d0 + columns; d++) {
             p->context.error[ci + d] =
-                sqrt(square(moved[d - d0]) + division(mean[d], terms) + square(p->own[ci + d]));
+                sqrt(square(moved[d - d0]) + division(mean[d], p->terms) + square(p->own[ci + d]));
         }
     }
 }
@@ -582,7 +589,7 @@ static void attend(const ref_case *c, const attn_args *a, parts *p, ref_result *
     const size_t ci = ((b * c->heads + h) * c->seq_len + i) * c->v_head_dim;
     size_t allowed = 0;
     if (i == 0 && h % (c->heads / c->kv_heads) == 0) {
-        p->key_terms[g] = count_terms(c, p, ki, vi);
+        p->different[g] = count_different(c, p, ki, vi);
     }
     memset(p->own + ci, 0, c->v_head_dim * sizeof *p->own);
     if (c->values != REF_PROJECTED) {
@@ -606,12 +613,14 @@ static void attend(const ref_case *c, const attn_args *a, parts *p, ref_result *
             allowed++;
         }
     }
+    /* without allowed keys the mean of all of them may be wanted */
+    p->terms = terms_of(n, allowed != 0 ? allowed : n, p->different[g]);
     if (c->zero_padded_queries && (long)i >= (long)a->kv_lengths[b]) {
         memset(p->weight, 0, n * sizeof *p->weight);
         memset(p->weight_error, 0, n * sizeof *p->weight_error);
         fill_row(p->context, ci, c->v_head_dim, 0.0);
     } else if (allowed != 0) {
-        softmax_row(c, p, p->key_terms[g]);
+        softmax_row(c, p);
         context_row(c, p, b, h, vi, ci);
     } else if (c->empty_row == REF_EMPTY_ZERO) {
         fill_row(p->context, ci, c->v_head_dim, 0.0);
@@ -666,8 +675,8 @@ static void carry_head(const ref_case *c, const attn_weights *w, parts *p, size_
         move_by_weights(c, p, outputs + o0, c->d_model, columns, mean, moved);
         for (size_t o = 0; o < columns; o++) {
             const double first = h % group == 0 ? 0.0 : p->together[o0 + o];
-            const double error = first + sqrt(square(moved[o]) +
-                                              division(mean[o], p->key_terms[h / group]) + own[o]);
+            const double error =
+                first + sqrt(square(moved[o]) + division(mean[o], p->terms) + own[o]);
             p->together[o0 + o] = error;
             if (h % group == group - 1) {
                 p->squared[o0 + o] = (h < group ? 0.0 : p->squared[o0 + o]) + square(error);
@@ -730,7 +739,7 @@ static void output_row(const ref_case *c, const attn_weights *w, const parts *p,
 
 void ref_run(const ref_case *c, const attn_weights *w, const attn_args *a, ref_result *r)
 {
-    parts p = carve(c, r->scratch, r->terms);
+    parts p = carve(c, r->scratch, r->different);
     if (c->sdpa) {
         copy_input(p.q, a->q, r->sizes.q);
         copy_input(p.k, a->k, r->sizes.k);

@@ -18,7 +18,7 @@ typedef struct ref_result {
     double *k_cache, *k_cache_tol; /* after the call; NULL without a cache that grows */
     double *v_cache, *v_cache_tol; /* tolerance 0: rows the kernel must leave alone */
     double *scratch;
-    size_t *terms; /* scratch too */
+    size_t *different; /* scratch too */
 } ref_result;
 
 /* Allocates the arrays for one case; 0 on success, -1 without memory. */

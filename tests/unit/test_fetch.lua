@@ -22,7 +22,7 @@ local function lines_asked(ctx, rows)
         local here <const> = math.min(rows, shape.key_block - key0)
         local inside <const>, beside <const> = fetch.build(ctx, ir.index(key0), here)
         for k = 0, ctx.plan.score_dim - 1, shape.scores_unroll do
-            for _, mem in ipairs(inside(ir.index(k), block)) do note(mem) end
+            for _, mem in ipairs(inside and inside(ir.index(k), block) or {}) do note(mem) end
         end
         for r = 0, here - 1 do beside(block, r) end
     end
@@ -44,7 +44,7 @@ local function context_of(key_block, more)
             q = { row = 64, head = 4096 }, k = { row = 64, head = 8192 },
             v = { row = 32, head = 4096 }, out = { row = 96, head = 32 },
             attention = { key_block = key_block, scores_unroll = 2, in_blocks = false } },
-        problem = { kv_len = 128, seq_len = 64, heads = 2 },
+        problem = { batch = 1, kv_len = 128, seq_len = 64, heads = 2, kv_heads = 2 },
         block = { width = 32, together = 1 }, query0 = ir.index(32),
     }
     for _, name in ipairs({ "key_rows", "value_rows", "query_rows", "out_rows" }) do
@@ -75,10 +75,13 @@ function TestFetch:test_whole_rows_ask_for_their_share_of_the_next_head()
     check_rows(asked.value_rows, 4096 + 64 * 32, 64, ctx.plan.v, 32)
     check_rows(asked.query_rows, 4096, 32, ctx.plan.q, 64)
     check_rows(asked.out_rows, 32, 32, ctx.plan.out, 32)
-    ctx.problem.heads = 1
+    -- the only head has none behind it
+    ctx.problem.heads, ctx.problem.kv_heads = 1, 1
     asked = lines_asked(ctx, 6)
     check_rows(asked.query_rows, 32 * 64, 32, ctx.plan.q, 64)
     check_rows(asked.out_rows, 32 * 96, 32, ctx.plan.out, 32)
+    lu.assertNil(asked.key_rows)
+    lu.assertNil(asked.value_rows)
 end
 
 os.exit(lu.LuaUnit.run())

@@ -264,6 +264,9 @@ function TestTiles:test_few_parts_take_rows_and_more_take_panels()
     end
     local function check(fields, ...) lu.assertEquals({ row_parts(fields) }, { ... }) end
     check(layer("windows", 12, 49, 96, 3), 36, 36)
+    -- whole blocks of items are one part's, and rows that end at a length go by panels
+    check(layer("blocks", 64, 49, 96, 3))
+    check(layer("ending", 1, 128, 192, 3, { mask = "lengths", padded_queries = "zero" }))
     check(layer("vit", 1, 128, 192, 3), nil, 8)
     check(layer("small", 2, 5, 96, 3))
     check(layer("padded", 12, 49, 96, 3, { mask = "lengths" }), nil, 36)
@@ -691,6 +694,21 @@ function TestTiles:test_rows_that_leave_l2_are_prefetched()
         { plan = { scores = { prefetch = true } } })), "blocks")
     lu.assertFalse(prefetches(layer("bert", 1, 128, 768, 12,
         { plan = { scores = { prefetch = false } } })))
+    -- asked for, it is done or refused
+    local asked <const> = { plan = { scores = { prefetch = true } } }
+    local short <const> = { op = "sdpa", seq_len = 4, heads = 1, head_dim = 8 }
+    lu.assertTrue(build_plan(short).straight)
+    short.plan = asked.plan
+    lu.assertEquals(build_plan(short).attention.prefetch, "blocks")
+    short.unroll = "full"
+    local refused <const> = { { short, "avx2" }, { layer("small", 1, 64, 64, 4, asked), "scalar" },
+        { layer("small", 2, 4, 64, 8, { plan = { scores = { prefetch = false,
+            orientation = "heads" } } }), "avx2" } }
+    for _, one in ipairs(refused) do
+        local ok <const>, refusal = pcall(build_plan, one[1], one[2])
+        lu.assertFalse(ok)
+        lu.assertEquals(refusal.errors[1].key, "plan.scores.prefetch")
+    end
 end
 
 -- On the causal diagonal the last half of a block's vectors has tiles of its own, if they are tall

@@ -13,7 +13,7 @@ local toolchain <const> = require("gen.toolchain")
 
 -- The plan leaves compilers and levels open: four candidates with both compilers.
 local CONFIG <const> = [[return { name = "four", op = "sdpa", seq_len = 4, head_dim = 4, heads = 1,
-    isa = "scalar", unroll = "tiles", plan = { scores = { rows = 4, vectors = 2, prefetch = false },
+    isa = "scalar", unroll = "tiles", plan = { scores = { rows = 4, vectors = 2 },
     context = { rows = 4, vectors = 2, unroll = 2 } } }]]
 
 -- The measuring program is built once for all tests.

@@ -9,6 +9,7 @@ local fs <const> = require("gen.fs")
 local generate <const> = require("gen.generate")
 local isa <const> = require("gen.isa")
 local manifest <const> = require("gen.manifest")
+local planned <const> = require("tests.unit.planned")
 
 local SHAPES <const> = "bench/shapes"
 -- About 0.1 s here; the worst shape takes two thirds of it.
@@ -42,6 +43,17 @@ function TestWork:test_every_benchmark_shape_is_generated_at_once()
         end
     end
     lu.assertTrue(counted >= 17 * #isa.names, counted .. " kernels")
+end
+
+-- Planning takes as long for many items as for one.
+function TestWork:test_large_batches_are_planned_at_once()
+    for _, batch in ipairs({ 1, 65535, 65536 }) do
+        local record <const> = planned.record({ op = "sdpa", batch = batch, heads = 15,
+            seq_len = 4096, head_dim = 64 })
+        local work <const> = count_instructions(function() generate.build_plan(record, "avx2") end)
+        lu.assertTrue(work <= MOST_INSTRUCTIONS, ("batch %d: %.1f M instructions"):format(batch,
+            work / 1e6))
+    end
 end
 
 function TestWork:test_hashes_of_any_length_are_fnv1a()
