@@ -220,12 +220,13 @@ local function share_panels(body, projection, group, build)
     end)
 end
 
--- Where rows do not end at an item's length: by blocks of rows, by rows, or by panels.
+-- Where rows do not end at an item's length: by blocks of rows, by rows, or by panels (one panel is
+-- shared by rows either way).
 local function share_tiles(phase, projection, group, build)
     phase.body:scope(function(body)
         if projection.block_tiles then
             share_blocks(body, projection, group, build)
-        elseif projection.row_parts then
+        elseif projection.row_parts and group.count > 1 then
             body:when("ge", { ir.index(projection.row_parts), ir.var("parts") },
                 function(few) share_rows(few, projection, group, build) end,
                 function(many) share_panels(many, projection, group, build) end)
