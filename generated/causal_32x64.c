@@ -1582,6 +1582,7 @@ static void phase_output(const float *restrict weights, const attn_args *restric
     float *y = args->y;
     float *ws_heads = workspace + 6144;
     {
+        /* up to 4 parts share rows times panels, more of them share panels */
         if (4 >= parts) {
             const size_t rows_before = 128 * part / parts;
             const size_t tiles0_before = (rows_before + 5) / 6;

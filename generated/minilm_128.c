@@ -2902,6 +2902,7 @@ static void phase_output(const float *restrict weights, const attn_args *restric
     float *y = args->y;
     float *ws_heads = workspace + 147456;
     {
+        /* up to 4 parts share rows times panels, more of them share panels */
         if (4 >= parts) {
             const size_t rows_before = 1536 * part / parts;
             const size_t tiles0_before = (rows_before + 12) / 13;

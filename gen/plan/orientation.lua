@@ -15,15 +15,14 @@ function orientation.forced(problem)
     local scores <const>, context <const> = problem.plan.scores or {}, problem.plan.context or {}
     local forced <const> = scores.orientation or (scores.rows or scores.vectors
         or scores.prefetch ~= nil or context.orientation) and "queries"
-    if scores.prefetch ~= nil and forced ~= "queries" then
-        numbers.refuse("plan.scores.prefetch", scores.prefetch,
-            ('with lanes along "%s" the planner decides'):format(forced),
-            'not given, or with plan.scores.orientation = "queries"')
-    end
-    if context.orientation and forced ~= "queries" then
-        numbers.refuse("plan.context.orientation", context.orientation,
-            ('the context lies as the scores do, along "%s"'):format(forced),
-            'not given, or with plan.scores.orientation = "queries"')
+    local for_queries <const> = { { "plan.scores.prefetch", scores.prefetch },
+        { "plan.context.orientation", context.orientation } }
+    for _, given in ipairs(for_queries) do
+        local key <const>, value <const> = given[1], given[2]
+        if value ~= nil and forced ~= "queries" then
+            numbers.refuse(key, value, ('the planner decides it with lanes along "%s"'):format(
+                forced), 'not given, or with plan.scores.orientation = "queries"')
+        end
     end
     return forced
 end

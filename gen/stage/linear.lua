@@ -227,6 +227,8 @@ local function share_tiles(phase, projection, group, build)
         if projection.block_tiles then
             share_blocks(body, projection, group, build)
         elseif projection.row_parts and group.count > 1 then
+            body:note(("up to %d parts share rows times panels, more of them share panels"):format(
+                projection.row_parts))
             body:when("ge", { ir.index(projection.row_parts), ir.var("parts") },
                 function(few) share_rows(few, projection, group, build) end,
                 function(many) share_panels(many, projection, group, build) end)
