@@ -12,7 +12,7 @@ local manifest <const> = require("gen.manifest")
 local planned <const> = require("tests.unit.planned")
 
 local SHAPES <const> = "bench/shapes"
--- About 0.1 s here; the worst shape takes two thirds of it.
+-- About 0.1 s here; the worst shape takes nineteen twentieths of it.
 local MOST_INSTRUCTIONS <const> = 8e6
 local STEP <const> = 1000
 
