@@ -7,6 +7,7 @@ local WIDTH <const> = 100
 -- Scalar C that no ISA changes. `$n` is an argument as a value or address, `$[n]` as an element.
 local scalar_ops <const> = {
     address = "$1",
+    from_memory = "from_memory($1)",
     at = "*$1",
     put_at = "*$1 = $2",
     field = "$1->$2",
@@ -57,7 +58,7 @@ local scalar_ops <const> = {
     store_keep_add = "$[1] = $[2] != 0 ? $[3] : minus_infinity()",
 }
 
-local scalar_helpers <const> = { transpose = "transpose_block",
+local scalar_helpers <const> = { from_memory = "from_memory", transpose = "transpose_block",
     transpose_part = "transpose_part", regroup = "regroup_block",
     value_allowed = "minus_infinity",
     store_keep = "minus_infinity",
@@ -401,6 +402,17 @@ emit.common_helpers = {
 #else
 #define PIECE static
 #endif
+]] },
+    from_memory = { text = [[
+/* The same address, where the compiler no longer knows what was stored: parts of whole vectors are
+ * loaded from there. gcc would take them out of registers, by shuffles on a multiply-add's pipe. */
+static inline float *from_memory(float *at)
+{
+#if defined(__GNUC__)
+    __asm__("" : "+r"(at));
+#endif
+    return at;
+}
 ]] },
     float_bits = { text = [[
 union float_bits {

@@ -96,6 +96,8 @@ local function call_tiles(block, ctx, fn, group, base, moved)
         return
     end
     fn.apart = group.count > 1
+    -- weights are called for twice, so gcc would not inline them
+    fn.piece = not fn.apart
     for i = 0, group.count - 1 do block:call(fn, moved(base + i * group.size)) end
 end
 
@@ -240,9 +242,6 @@ end
 -- Appends the weights of the block of ctx, and what use(to) makes of them, to `body`.
 local function add_weights(phase, body, ctx, use)
     local planned <const> = ctx.plan.attention
-    heads_rows.pair(phase, body, ctx, "query", ctx.q)
-    heads_rows.pair(phase, body, ctx, "key", ctx.k)
-    if planned.gathers then body:call(phase:add(gather_queries(ctx))) end
     body:call(phase:add(softmax.start(ctx)))
     local tiles_of <const> = {} -- by function: its group and first key
     local function build_scores(of)
@@ -287,14 +286,20 @@ local function build_block(phase, plan, block, suffix)
                 add_context = add_context or build_context(phase, ctx)
                 add_context(to)
             end
-            if plan.attention.uses_tried then
-                heads_rows.pair(phase, body, ctx, "value", ctx.v)
-                add_weights(phase, body, ctx, use)
-            else
-                add_weights(phase, body, ctx)
-                heads_rows.pair(phase, body, ctx, "value", ctx.v)
-                use(body)
+            local tried <const> = plan.attention.uses_tried
+            local function pair_values(here)
+                if here then heads_rows.pair(phase, body, ctx, "value", ctx.v) end
             end
+            pair_values(tried)
+            heads_rows.pair(phase, body, ctx, "key", ctx.k)
+            heads_rows.pair(phase, body, ctx, "query", ctx.q)
+            if plan.attention.gathers then body:call(phase:add(gather_queries(ctx))) end
+            -- in straight-line code the weights' latencies hide it, and queries do not wait for
+            -- the values, which are projected last
+            pair_values(plan.straight)
+            add_weights(phase, body, ctx, tried and use or nil)
+            pair_values(not (tried or plan.straight))
+            if not tried then use(body) end
         end)
     -- between the projections of the same function both compilers order its short chains worse
     attend.apart = plan.straight

@@ -46,6 +46,11 @@ end
 function heads_rows.pair(phase, body, ctx, name, rows)
     if ctx.plan.attention.items == 1 then return end
     body:call(phase:add(pair_function(ctx, name, rows)))
+    -- queries are read as the whole vectors that registers still hold, keys and values in parts
+    if name ~= "query" then
+        local pairs_name <const> = name .. "_pairs"
+        body:set(pairs_name, "from_memory", ir.mem(pairs_name))
+    end
 end
 
 return heads_rows

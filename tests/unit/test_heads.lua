@@ -163,6 +163,66 @@ function TestHeadsPlan:test_outputs_stay_where_they_are_computed()
     lu.assertNil(output({ d_model = 16, heads = 2, seq_len = 5 }, "avx512").input_blocks)
 end
 
+TestHeadsText = {}
+
+-- The kernel of `fields`, and the body of the function in it that attends for `queries`.
+local function kernel_text(fields, isa_name, queries)
+    local bundle <const> = generate.bundle(record(fields, isa_name))
+    for _, file in ipairs(bundle.files) do
+        if file.path == bundle.manifest.variants[1].kernel then
+            return file.text,
+                file.text:match(("void attend_%d%%b()\n(%%b{})"):format(queries or 4))
+        end
+    end
+end
+
+local function order_of(text, names)
+    local found <const> = {}
+    for i, name in ipairs(names) do
+        local at <const> = text:find(name .. "(", 1, true)
+        lu.assertNotNil(at, name)
+        found[i] = { name = name, at = at }
+    end
+    table.sort(found, function(a, b) return a.at < b.at end)
+    for i, one in ipairs(found) do found[i] = one.name end
+    return found
+end
+
+-- Straight-line code puts values together before the weights, whose latencies hide it.
+function TestHeadsText:test_rows_of_two_items_are_put_together_and_read_from_memory()
+    local narrow <const> = { d_model = 16, heads = 2 }
+    local _, straight <const> = kernel_text(layer(narrow), "avx512")
+    local order <const> = { "pair_key_rows", "pair_query_rows", "gather_queries_4",
+        "pair_value_rows", "scores_4keys_4", "context_8dims_4" }
+    lu.assertEquals(order_of(straight, order), order)
+    for _, name in ipairs({ "key", "value" }) do
+        lu.assertStrContains(straight, ("%s_pairs = from_memory(%s_pairs);"):format(name, name))
+    end
+    lu.assertNotStrContains(straight, "from_memory(query_pairs)")
+    narrow.d_model = 32
+    local tried <const> = { "pair_value_rows", "pair_key_rows", "try_scores_4keys_4" }
+    local _, looped = kernel_text(layer(narrow), "avx512")
+    lu.assertEquals(order_of(looped, tried), tried)
+    narrow.seq_len, narrow.d_model = 2, 64
+    _, looped = kernel_text(layer(narrow), "avx2", 2)
+    local late <const> = { "pair_key_rows", "scores_2keys_2", "pair_value_rows" }
+    lu.assertEquals(order_of(looped, late), late)
+end
+
+-- Nothing is put together where a vector holds one item.
+function TestHeadsText:test_rows_of_one_item_stay_in_place()
+    local text <const> = kernel_text(layer({ d_model = 16, heads = 2 }), "avx2")
+    lu.assertNotStrContains(text, "from_memory")
+end
+
+function TestHeadsText:test_the_only_tile_of_straight_line_code_is_inlined()
+    local text = kernel_text(layer({ d_model = 16, heads = 2 }), "avx2")
+    lu.assertStrContains(text, "\nPIECE void scores_4keys_4(")
+    text = kernel_text(layer({ d_model = 16, heads = 2, unroll = "tiles" }), "avx2")
+    lu.assertStrContains(text, " void scores_4keys_4(")
+    lu.assertNotStrContains(text, "PIECE void scores_4keys_4(")
+end
+
 TestHeadsRefusals = {}
 
 local function refusal(fields, isa_name)
