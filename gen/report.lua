@@ -152,7 +152,8 @@ function report.lines(data)
             p.row_block_tiles and (" in blocks of %d"):format(p.row_block_tiles) or "",
             table.concat(panels, " + "), p.unroll,
             (p.parts_by_rows and ("rows shared by up to %d parts, "):format(p.parts_by_rows) or "")
-                .. (p.prefetches_output and "output prefetched, " or ""),
+                .. (p.prefetches_output and ("output prefetched %s, "):format(p.prefetches_output)
+                    or ""),
             (p.prefetches_next_panel and "next panel prefetched, " or p.prefetches_ahead_bytes
                 and ("a line a page prefetched %d bytes ahead, "):format(
                     p.prefetches_ahead_bytes) or "")

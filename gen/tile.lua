@@ -47,6 +47,7 @@ local function emit_step(block, spec, k)
 end
 
 local function emit_steps(block, spec, k, count)
+    if count == 0 then return end
     for _, line in ipairs(spec.prefetch and spec.prefetch(k, block) or {}) do
         block:run("prefetch", line)
     end
@@ -132,6 +133,8 @@ end
 --                      how a vector comes from there (nil: A by broadcast, B as it lies)
 --   start(r, v)        op and arguments of what is added to the product; nil: zero
 --   prefetch(k, block) list of memory to ask for at depth k, once a turn; nil: none
+--   prefetch_first(k, block)
+--                      the same during the first sum, before the tile is stored; nil: as later
 --   ahead              {row = floats from depth to depth, line(k) = memory pages behind depth k's}:
 --                      a line of every page is asked for; nil: none
 --   carry              {load(block, name, r, v) -> name, store(block, c, r, v)}: memory that holds
@@ -161,11 +164,13 @@ function tile.product(block, spec)
             block:set(name, "add", first, name)
         end)
     end
+    local first_sum <const> = setmetatable({ prefetch = spec.prefetch_first or spec.prefetch },
+        { __index = spec })
     local known <const> = math.type(spec.depth) == "integer"
     local zero <const> = spec.index(0)
     if not deep then
         if known then
-            emit_range(block, spec, zero, spec.depth)
+            emit_range(block, first_sum, zero, spec.depth)
         else
             emit_open_range(block, spec, zero)
         end
@@ -183,7 +188,7 @@ function tile.product(block, spec)
     if known then
         local last <const> = math.max(0, (spec.depth - 1) // LONGEST_SUM)
         local first <const> = math.min(spec.depth, LONGEST_SUM)
-        emit_range(block, spec, zero, first)
+        emit_range(block, first_sum, zero, first)
         if last == 0 then return c end
         put_down()
         block:each("part", last - 1, spec.unroll >= LONGEST_SUM, function(body, part)

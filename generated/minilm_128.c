@@ -233,7 +233,6 @@ APART void project_32_biased_13x2(const float *restrict input, const float *rest
                 c12_1 = _mm512_fmadd_ps(a12, b1, c12_1);
             }
         }
-        _mm_prefetch((const char *)(next_panel + 1233 * tile + 1536 - 1233 * first), _MM_HINT_T1);
         const __m512 s0_0 = _mm512_loadu_ps(panel);
         c0_0 = _mm512_add_ps(s0_0, c0_0);
         const __m512 s0_1 = _mm512_loadu_ps(panel + 16);
@@ -390,7 +389,6 @@ APART void project_32_biased_12x2(const float *restrict input, const float *rest
                 c11_1 = _mm512_fmadd_ps(a11, b1, c11_1);
             }
         }
-        _mm_prefetch((const char *)(next_panel + 1233 * tile + 1536 - 1233 * first), _MM_HINT_T1);
         const __m512 s0_0 = _mm512_loadu_ps(panel);
         c0_0 = _mm512_add_ps(s0_0, c0_0);
         const __m512 s0_1 = _mm512_loadu_ps(panel + 16);
@@ -546,7 +544,6 @@ APART void project_32_13x2(const float *restrict input, const float *restrict pa
                 c12_1 = _mm512_fmadd_ps(a12, b1, c12_1);
             }
         }
-        _mm_prefetch((const char *)(next_panel + 1229 * tile + 1536 - 1229 * first), _MM_HINT_T1);
         _mm512_storeu_ps(out + 416 * tile, c0_0);
         _mm512_storeu_ps(out + 416 * tile + 16, c0_1);
         _mm512_storeu_ps(out + 416 * tile + 32, c1_0);
@@ -651,7 +648,6 @@ APART void project_32_12x2(const float *restrict input, const float *restrict pa
                 c11_1 = _mm512_fmadd_ps(a11, b1, c11_1);
             }
         }
-        _mm_prefetch((const char *)(next_panel + 1229 * tile + 1536 - 1229 * first), _MM_HINT_T1);
         _mm512_storeu_ps(out + 384 * tile, c0_0);
         _mm512_storeu_ps(out + 384 * tile + 16, c0_1);
         _mm512_storeu_ps(out + 384 * tile + 32, c1_0);
@@ -2662,7 +2658,6 @@ APART void output_32_13x2(const float *restrict input, const float *restrict pan
                 c12_1 = _mm512_fmadd_ps(a12, b1, c12_1);
             }
         }
-        _mm_prefetch((const char *)(next_panel + 2465 * tile + 2688 - 2465 * first), _MM_HINT_T1);
         const __m512 s0_0 = _mm512_loadu_ps(panel);
         c0_0 = _mm512_add_ps(s0_0, c0_0);
         const __m512 s0_1 = _mm512_loadu_ps(panel + 16);
@@ -2819,7 +2814,6 @@ APART void output_32_12x2(const float *restrict input, const float *restrict pan
                 c11_1 = _mm512_fmadd_ps(a11, b1, c11_1);
             }
         }
-        _mm_prefetch((const char *)(next_panel + 2465 * tile + 2688 - 2465 * first), _MM_HINT_T1);
         const __m512 s0_0 = _mm512_loadu_ps(panel);
         c0_0 = _mm512_add_ps(s0_0, c0_0);
         const __m512 s0_1 = _mm512_loadu_ps(panel + 16);

@@ -156,19 +156,31 @@ function projection.build_blocks(name, stage, problem, machine, shape)
     }
 end
 
+-- What weights and buffers of a call take, in L2s, when an output no longer stays there until it is
+-- written again, whatever its own size.
+local PASSING_SHARE <const> = 4
+-- Cycles of multiply-adds beside which one more request a turn costs nothing (AVX2's 12 lose 1 %).
+local LEAST_TURN <const> = 16
+
 -- Weights that do not stay in L2 from call to call arrive late at the start of every panel: each
 -- panel then asks for the next one. An output that does not stay there is fetched before it is
--- written: a row tile asks for its lines first, and they arrive while it is multiplied.
+-- written: a row tile asks for its lines, line by line within its products where its rows follow
+-- each other and turns are long, else first where the output alone exceeds L2.
 function projection.choose_prefetch(built)
-    local most <const> = built.machine.target.l2 // 2
-    local stay <const> = built.packed_bytes <= most
+    local l2 <const> = built.machine.target.l2
+    local stay <const> = built.packed_bytes <= l2 // 2
+    local pass <const> = built.packed_bytes + built.workspace_bytes > PASSING_SHARE * l2
     for _, one in ipairs(built.products) do
         local passes <const> = one.items * (one.block_tiles or one.tiles)
         one.prefetch = not stay and not built.straight and passes > 1
         one.ahead = not stay and not built.straight and passes == 1
             and numbers.AHEAD_FLOATS or nil
+        local beyond <const> = one.rows * one.columns * numbers.FLOAT_BYTES > l2
+        local turn <const> = one.tile_rows * one.tile_vectors * one.unroll
+        local within <const> = one.layout and one.layout.kind == "heads"
+            and turn >= LEAST_TURN * built.machine.target.fma_pipes
         one.prefetch_out = not built.straight and passes > 1
-            and one.rows * one.columns * numbers.FLOAT_BYTES > built.machine.target.l2
+            and (within and (pass or beyond) and "line by line" or beyond and "first")
     end
 end
 

@@ -5,6 +5,7 @@
 --
 -- Panel in memory: [bias row, if any][depth][vectors * lanes], 64-byte aligned.
 local ir <const> = require("gen.ir")
+local numbers <const> = require("gen.plan.numbers")
 local tile <const> = require("gen.tile")
 
 local linear <const> = {}
@@ -33,6 +34,23 @@ local function element_offset(projection, k)
     return (k + -head) * blocks.rows + head
 end
 
+-- Memory to ask for in the turn at step k of a tile's first sum: turns walk over the `rows` rows
+-- from `row` on that the tile will write, of every head the panel has columns of.
+local function tile_lines(projection, group, options, row, rows, k)
+    local steps <const> = math.min(projection.depth, numbers.LONGEST_SUM)
+    local step <const> = rows * options.output_row // steps + 1
+    local lines <const> = {}
+    for _, offset in ipairs(group.vector_offsets) do
+        if offset % options.output_row == 0 then
+            for ahead = 0, step * projection.unroll - 1, LINE_FLOATS do
+                lines[#lines + 1] = ir.mem("out", row * options.output_row + k * step
+                    + (offset + ahead))
+            end
+        end
+    end
+    return lines
+end
+
 -- The tile_index-th tile of `rows` rows.
 local function emit_tile(block, plan, projection, group, options, tile_index, rows)
     local row <const> = tile_index * rows
@@ -48,7 +66,7 @@ local function emit_tile(block, plan, projection, group, options, tile_index, ro
         local partial <const> = v == group.vectors - 1 and options.last_lanes < lanes
         return partial and ir.index(options.last_lanes) or nil
     end)
-    if projection.prefetch_out then
+    if projection.prefetch_out == "first" then
         local lines_apart <const> = math.max(1, LINE_FLOATS // lanes)
         block:note("where the tile goes")
         for r = 0, rows - 1 do
@@ -57,6 +75,7 @@ local function emit_tile(block, plan, projection, group, options, tile_index, ro
             end
         end
     end
+    local next_panel <const> = options.prefetch and options.prefetch(tile_index)
     local c <const> = tile.product(block, {
         title = ("%d rows x %d columns"):format(rows, width),
         rows = rows, vectors = group.vectors, registers = plan.machine.registers,
@@ -68,7 +87,14 @@ local function emit_tile(block, plan, projection, group, options, tile_index, ro
         b = function(k, v) return ir.mem("panel", k * width + v * lanes + weights_at) end,
         start = projection.bias
             and function(_, v) return "load", ir.mem("panel", v * lanes) end or nil,
-        carry = out, prefetch = options.prefetch and options.prefetch(tile_index),
+        carry = out, prefetch = next_panel,
+        prefetch_first = projection.prefetch_out == "line by line" and function(k)
+            local lines <const> = tile_lines(projection, group, options, row, rows, k)
+            for _, line in ipairs(next_panel and next_panel(k) or {}) do
+                lines[#lines + 1] = line
+            end
+            return lines
+        end or nil,
         ahead = projection.ahead and { row = width,
             line = function(k) return ir.mem("panel", k * width + projection.ahead) end },
     })

@@ -669,12 +669,29 @@ function TestTiles:test_rows_beyond_l2_are_taken_in_blocks()
     for _, one in ipairs(long.products) do
         lu.assertTrue(one.block_tiles < one.tiles)
         lu.assertTrue(one.block_tiles * one.tile_rows * one.depth * 4 <= long.machine.target.l2)
-        lu.assertTrue(one.prefetch_out)
+        lu.assertEquals(one.prefetch_out, "first")
     end
-    for _, one in ipairs(build_plan(layer("minilm", 1, 128, 384, 12)).products) do
+    for _, one in ipairs(build_plan(layer("kwt3", 1, 99, 192, 3)).products) do
         lu.assertNil(one.block_tiles)
         lu.assertFalse(one.prefetch_out)
     end
+end
+
+-- An output smaller than L2 leaves it too, where far more passes in between; asked for only where
+-- the rows of a tile follow each other, and beside turns long enough.
+function TestTiles:test_outputs_that_weights_push_out_of_l2_are_asked_for()
+    local function asked(isa_name, ...)
+        local found <const> = {}
+        for _, one in ipairs(build_plan(layer("asked", 1, ...), isa_name).products) do
+            found[one.name] = one.prefetch_out
+        end
+        return found
+    end
+    local function ways(within, o) return { q = within, k = within, v = within, o = o } end
+    lu.assertEquals(asked("avx512", 128, 768, 12), ways("line by line", false))
+    lu.assertEquals(asked("avx2", 128, 768, 12), ways(false, false))
+    lu.assertEquals(asked("avx512", 128, 384, 12), ways(false, false))
+    lu.assertEquals(asked("avx512", 1500, 384, 6), ways("line by line", "first"))
 end
 
 -- What the next blocks of attention read is asked for where a layer's rows do not stay in L2, what

@@ -9,12 +9,13 @@ local isa <const> = require("gen.isa")
 local tile <const> = require("gen.tile")
 
 -- The C text of one element: a row of `a` times a column of `b` plus `bias`.
-local function product_text(depth, unroll, ahead)
+local function product_text(depth, unroll, ahead, prefetch_first)
     local params <const> = { { "pointer", "a" }, { "pointer", "b" }, { "pointer", "bias" },
         { "writable", "dst" } }
     local fn <const> = ir.func("product", { "A product." }, params, function(body)
         local c <const> = tile.product(body, { title = "Tile.", rows = 1, vectors = 1,
             registers = 16, depth = depth, unroll = unroll or 1, ahead = ahead, index = ir.index,
+            prefetch_first = prefetch_first,
             a = function(k) return ir.mem("a", k) end, b = function(k) return ir.mem("b", k) end,
             start = function() return "load", ir.mem("bias", ir.index(0)) end,
             carry = tile.carry(function() return ir.mem("dst", ir.index(0)) end) })
@@ -62,6 +63,16 @@ function TestAhead:test_a_line_of_every_page_is_asked_for()
     local asked <const> = {}
     for line in text:gmatch("%(void%)%(b %+ 300 %* k %+ (%d+)%)") do asked[#asked + 1] = line end
     lu.assertEquals(asked, { "3072", "3972", "4872" })
+end
+
+-- Where the tile goes is asked for until its first sum is put there, once a turn.
+function TestAhead:test_the_first_sum_asks_for_lines_of_its_own()
+    local text <const> = product_text(768, 4, nil,
+        function(k) return { ir.mem("dst", k * 3) } end)
+    local asked <const> = {}
+    for line in text:gmatch("%(void%)%((dst[^)]*)%)") do asked[#asked + 1] = line end
+    lu.assertEquals(asked, { "dst + 3 * k" })
+    lu.assertTrue(text:find("dst + 3 * k", 1, true) < text:find("k = 384", 1, true), text)
 end
 
 TestWalk = {}
