@@ -130,6 +130,35 @@ function M.remove_directories(made)
     end
 end
 
+-- Open files that hold this process's locks, by directory.
+local locks <const> = {}
+
+-- Makes `dir` and takes it for this process alone. The kernel's lock on an open file goes with its
+-- holder, even one that is killed. nil, message when another one has it.
+function M.lock_directory(dir)
+    if locks[dir] then
+        return true -- closing a second handle would give the lock back
+    end
+    local made, message = M.make_directories(dir)
+    if not made then
+        return nil, message
+    end
+    local path <const> = M.join(dir, "lock")
+    local file
+    file, message = io.open(path, "ab")
+    if not file then
+        return nil, message
+    end
+    local ok, problem = lfs.lock(file, "w")
+    if not ok then
+        file:close()
+        return nil, ("%s: another attngen is at work in this directory (%s: %s); wait until it "
+            .. "has ended, or take another directory with --work"):format(dir, path, problem)
+    end
+    locks[dir] = file
+    return true
+end
+
 function M.rename(from, to)
     return os.rename(from, to)
 end

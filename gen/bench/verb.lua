@@ -79,6 +79,8 @@ function M.add_options(command, add_set_option)
         :argname("FACTOR"):convert(number_from("--logits", 0.001, 1e6))
     command:option("--cpu", "Core to stay on."):argname("N")
         :convert(number_from("--cpu", 0, 1023, true))
+    command:option("--work", "Directory of builds (default: build/bench, or the user's cache).")
+        :argname("DIR")
     command:option("--runner", "Command in front of the measuring program: an emulator, ssh BOARD.")
         :argname("CMD"):convert(words_of)
     command:option("--push", "Command that copies a file, {}, to where the runner runs.")
@@ -182,6 +184,22 @@ local function outputs(options, document)
     return files
 end
 
+-- Where to build, for this run alone: two in one directory would measure each other's kernels.
+local function take_directory(options)
+    local work, message = options.work, nil
+    if not work then
+        work, message = toolchain.cache_directory(options.root, "bench")
+    end
+    local ok
+    if work then
+        ok, message = fs.lock_directory(work)
+    end
+    if not ok then
+        return nil, message
+    end
+    return options.work and fs.join(work, "build") or work
+end
+
 -- tools: stop_usage(message), stop_failure(message), load_variants, new_progress(options, total),
 -- write_files. Returns false when a kernel was wrong or failed.
 function M.run(options, tools)
@@ -210,9 +228,9 @@ function M.run(options, tools)
         end
     end
     local dir
-    dir, message = toolchain.cache_directory(options.root, "bench")
+    dir, message = take_directory(options)
     if not dir then
-        tools.stop_failure(message)
+        tools.stop_usage(message)
     end
     local bar <const> = tools.new_progress(options, session.count_steps(shapes, options))
     local document

@@ -277,6 +277,11 @@ function M.execute(options)
     elseif options.dry_run then
         return describe_runs(runs, options)
     end
+    local locked
+    locked, problem = fs.lock_directory(options.work)
+    if not locked then
+        return nil, problem
+    end
     local watcher
     watcher, problem = toolchain.find_watcher(options.root)
     if not watcher then

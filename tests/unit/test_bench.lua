@@ -327,6 +327,20 @@ function TestBenchCommand:test_usage_errors_measure_nothing()
     end
 end
 
+-- Two runs in one directory would measure each other's kernels.
+function TestBenchCommand:test_a_directory_in_use_is_refused_at_once()
+    self.scratch:write("tiny.lua", "return { seq_len = 3, d_model = 8, heads = 2, isa = 'scalar' }")
+    local work <const> = self.scratch:path("work")
+    assert(fs.lock_directory(work))
+    for _, verb in ipairs({ "bench tiny.lua --short --no-blas", "tune tiny.lua --budget 1" }) do
+        local result <const> = self.scratch:attngen(("%s --work '%s'"):format(verb, work))
+        lu.assertEquals(result.code, 2)
+        lu.assertStrContains(result.err, work .. ": another attngen is at work")
+        lu.assertStrContains(result.err, "--work")
+    end
+    lu.assertEquals(self.scratch:list("work"), { "lock" })
+end
+
 if arg and arg[0] and arg[0]:find("test_bench%.lua$") then
     os.exit(lu.LuaUnit.run())
 end

@@ -224,6 +224,30 @@ function TestFs:test_temp_directory_is_private_and_goes_away()
     lu.assertError(fs.remove_temp_directory, self:path("a"))
 end
 
+-- Of another process: one process never refuses itself. Killed, it leaves a child, but no lock.
+function TestFs:test_a_directory_is_for_one_process_which_may_be_killed()
+    local dir <const> = self:path("work/deep")
+    self:put("hold.lua", [[
+        package.path = "./?.lua;" .. package.path
+        assert(require("gen.fs").lock_directory(arg[1]))
+        os.execute("touch " .. arg[1] .. "/held; sleep 2")]])
+    local pipe <close> = assert(io.popen(("lua5.4 '%s' '%s' </dev/null >/dev/null & echo $!"):format(
+        self:path("hold.lua"), dir)))
+    while fs.kind(dir .. "/held") == nil do
+        os.execute("sleep 0.02")
+    end
+    local ok, message = fs.lock_directory(dir)
+    os.execute("kill -KILL " .. pipe:read("l"))
+    lu.assertNil(ok)
+    lu.assertStrContains(message, dir)
+    lu.assertStrContains(message, "--work")
+    lu.assertTrue(fs.lock_directory(dir))
+    lu.assertTrue(fs.lock_directory(dir)) -- its own
+    ok, message = fs.lock_directory(self:path("hold.lua"))
+    lu.assertNil(ok)
+    lu.assertStrContains(message, "hold.lua")
+end
+
 if arg and arg[0] and arg[0]:find("test_fs%.lua$") then
     os.exit(lu.LuaUnit.run())
 end
