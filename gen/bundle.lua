@@ -143,6 +143,51 @@ local function contract_text(record)
     return table.concat(out, "\n * ")
 end
 
+-- ---- Architectures -------------------------------------------------------------------------
+
+-- Marks the variants of a bundle for several architectures: each of them leaves out what is
+-- another's, so that the same files link on all. `condition` is the preprocessor's.
+local function mark_architectures(variants)
+    local first, is_mixed
+    for _, variant in ipairs(variants) do
+        local macro <const> = variant.isa.arch_macro
+        first = first or macro
+        is_mixed = is_mixed or macro ~= nil and macro ~= first
+    end
+    for _, variant in ipairs(variants) do
+        local macro <const> = is_mixed and variant.isa.arch_macro
+        variant.condition = macro and ("defined(%s)"):format(macro) or nil
+    end
+end
+
+local function only_where(condition, text)
+    return condition and ("#if %s\n%s\n#endif"):format(condition, text) or text
+end
+
+-- The macro of the number of variants.
+local function count_text(record, variants)
+    local macro <const> = ("#define %s_VARIANTS %%d"):format(record.name:upper())
+    local conditions <const>, counts <const>, anywhere = {}, {}, 0
+    for _, variant in ipairs(variants) do
+        local condition <const> = variant.condition
+        if not condition then
+            anywhere = anywhere + 1
+        else
+            if not counts[condition] then conditions[#conditions + 1] = condition end
+            counts[condition] = (counts[condition] or 0) + 1
+        end
+    end
+    if #conditions == 0 then return macro:format(anywhere) end
+    local lines <const> = { "/* Variants of other architectures are left out. */" }
+    for i, condition in ipairs(conditions) do
+        lines[#lines + 1] = ("#%s %s"):format(i == 1 and "if" or "elif", condition)
+        lines[#lines + 1] = macro:format(anywhere + counts[condition])
+    end
+    lines[#lines + 1] = "#else\n" .. (anywhere > 0 and macro:format(anywhere)
+        or ('#error "%s: no variant for this architecture"'):format(record.name)) .. "\n#endif"
+    return table.concat(lines, "\n")
+end
+
 -- ---- Kernel file ---------------------------------------------------------------------------
 
 local function tensor_macros(record)
@@ -276,10 +321,14 @@ local function kernel_text(record, variant, texts, header_name)
         for _, fn in ipairs(phase.functions) do printer:func(fn) end
         printer:func(phase.entry)
     end
-    local includes <const> = {}
-    if isa.header then includes[1] = ("#include <%s>"):format(isa.header) end
-    includes[#includes + 1] = "#include <stddef.h>\n#include <stdint.h>\n"
-    includes[#includes + 1] = ('#include "%s"'):format(header_name)
+    local includes <const> = { "#include <stddef.h>\n#include <stdint.h>\n",
+        ('#include "%s"'):format(header_name) }
+    local intrinsics <const> = isa.header and ("#include <%s>"):format(isa.header)
+    if variant.condition then
+        includes[3] = ("\n#if %s\n%s"):format(variant.condition, intrinsics or "")
+    elseif intrinsics then
+        table.insert(includes, 1, intrinsics)
+    end
     local constants = ""
     if record.problem.fold.query_scale ~= 1.0 then
         constants = ("/* scale%s, applied to the queries */\n#define QUERY_SCALE %af\n"):format(
@@ -316,6 +365,7 @@ local function kernel_text(record, variant, texts, header_name)
         values[key] = record[key]
     end
     return emit.wrap(template.fill("kernel.c.in", texts["kernel.c.in"], values))
+        .. (variant.condition and "\n#endif\n" or "")
 end
 
 local function pack_text(variant, texts, header_name)
@@ -346,7 +396,8 @@ local function header_text(record, variants, texts)
     end
     if #variants > 1 then
         parts[#parts + 1] = template.fill("dispatcher.h.in", texts["dispatcher.h.in"],
-            { prefix = record.name, PREFIX = record.name:upper(), count = #variants,
+            { prefix = record.name, PREFIX = record.name:upper(),
+                count = count_text(record, variants),
                 pack_declaration = variants[1].plan.packed_bytes > 0
                     and (dispatcher_pack_text:gsub("%$%(prefix%)", record.name)) or "" })
     end
@@ -384,6 +435,7 @@ end
 function bundle.build(record, variants, texts)
     local header_name <const> = record.name .. ".h"
     local files <const>, entries <const> = {}, {}
+    mark_architectures(variants)
     local function add(path, text) files[#files + 1] = { path = path, text = text } end
     for _, variant in ipairs(variants) do
         variant.layout_hash = packing.layout_hash(variant.plan)
@@ -403,8 +455,10 @@ function bundle.build(record, variants, texts)
     if #variants > 1 then
         dispatcher = record.name .. ".c"
         local lines <const> = {}
-        for i = #variants, 1,
-            -1 do lines[#lines + 1] = ("    &%s_kernel,"):format(variants[i].prefix) end
+        for i = #variants, 1, -1 do
+            lines[#lines + 1] = only_where(variants[i].condition,
+                ("    &%s_kernel,"):format(variants[i].prefix))
+        end
         add(dispatcher, template.fill("dispatcher.c.in", texts["dispatcher.c.in"], {
             banner = variants[1].banner, header = header_name, prefix = record.name,
             PREFIX = record.name:upper(), variants = table.concat(lines, "\n"),
@@ -415,8 +469,8 @@ function bundle.build(record, variants, texts)
         local choices <const> = {}
         for i, variant in ipairs(variants) do
             local prefix <const> = variant.prefix
-            choices[i] = ("    if (variant == &%s_kernel)\n"):format(prefix)
-                .. ("        return %s_pack(weights, packed);"):format(prefix)
+            choices[i] = only_where(variant.condition, ("    if (variant == &%s_kernel)\n"
+                .. "        return %s_pack(weights, packed);"):format(prefix, prefix))
         end
         add(dispatcher_pack, template.fill("dispatcher_pack.c.in", texts["dispatcher_pack.c.in"], {
             banner = variants[1].banner, header = header_name, prefix = record.name,

@@ -75,10 +75,10 @@ local function identify(words)
             table.concat(words, " "), text:match("^%s*([^\n]*)"))
     end
     local arch = "unknown"
-    if text:find("#define __x86_64__ 1", 1, true) then
-        arch = "x86_64"
-    elseif text:find("#define __aarch64__ 1", 1, true) then
-        arch = "aarch64"
+    for name, macro in pairs(isa.arch_macros) do
+        if text:find(("#define %s 1"):format(macro), 1, true) then
+            arch = name
+        end
     end
     local kind
     if text:find("#define __clang__ 1", 1, true) then

@@ -2,7 +2,8 @@
 -- file offers every operation the stages use, so a hole is found when the file is loaded.
 --
 -- An ISA file returns a table:
---   name, arch, lanes, registers      float lanes of a vector, architectural vector registers
+--   name, arch, lanes, registers      a key of arch_macros below or "any"; float lanes of a vector,
+--                                     architectural vector registers
 --   trial                             how weights with references of 0 are tried without maxima
 --                                     (gen/stage/softmax.lua): "sums" where exp2 beyond its domain
 --                                     is no smaller than at its end (+inf at most), so that sums
@@ -22,6 +23,9 @@ local isa <const> = {}
 
 -- Best last: dispatchers try them from the end.
 isa.names = { "scalar", "neon", "avx2", "avx512" }
+
+-- What compilers for an architecture predefine, by the arch of an ISA file.
+isa.arch_macros = { aarch64 = "__aarch64__", x86_64 = "__x86_64__" }
 
 -- Every op a stage may use, with its meaning for lane $lane: `$n` is that lane of a vector operand,
 -- `$n[$lane]` the memory element, everything else a scalar. A mask lane is 0 or 1.
@@ -149,6 +153,9 @@ function isa.get(name)
     for _, helper in ipairs(isa.required_helpers) do
         assert(data.helpers[helper], ("isa %s lacks helper %s"):format(name, helper))
     end
+    assert(data.arch == "any" or isa.arch_macros[data.arch],
+        ("isa %s: no macro known for its arch"):format(name))
+    data.arch_macro = isa.arch_macros[data.arch]
     data.helpers.transpose_part = transpose_part(data)
     loaded[name] = data
     return data
