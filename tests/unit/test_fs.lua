@@ -231,9 +231,12 @@ function TestFs:test_a_directory_is_for_one_process_which_may_be_killed()
         package.path = "./?.lua;" .. package.path
         assert(require("gen.fs").lock_directory(arg[1]))
         os.execute("touch " .. arg[1] .. "/held; sleep 2")]])
-    local pipe <close> = assert(io.popen(("lua5.4 '%s' '%s' </dev/null >/dev/null & echo $!"):format(
-        self:path("hold.lua"), dir)))
-    while fs.kind(dir .. "/held") == nil do
+    local pipe <close> = assert(io.popen(
+        ("lua5.4 '%s' '%s' </dev/null >/dev/null & echo $!"):format(self:path("hold.lua"), dir)))
+    for _ = 1, 500 do
+        if fs.kind(dir .. "/held") then
+            break
+        end
         os.execute("sleep 0.02")
     end
     local ok, message = fs.lock_directory(dir)
