@@ -146,11 +146,10 @@ local function check_outputs(files, config_paths)
                 .. "be written here; give one of them another name")
         end
         seen[file.path] = true
-        for _, path in ipairs(config_paths) do
-            if fs.is_same(file.path, path) then
-                stop(BAD_USAGE, ("%s: this output would overwrite the config %s; choose another "
-                    .. "directory with -o, or another name"):format(file.path, path))
-            end
+        local path <const> = fs.find_same(file.path, config_paths)
+        if path then
+            stop(BAD_USAGE, ("%s: this output would overwrite the config %s; choose another "
+                .. "directory with -o, or another name"):format(file.path, path))
         end
     end
 end

@@ -325,6 +325,70 @@ local function check_targets(files)
     return changed, unchanged
 end
 
+-- True when both paths, in directories that exist, name the same entry.
+local function is_same_entry(a, b)
+    local dir_a <const>, base_a = M.split(a)
+    local dir_b <const>, base_b = M.split(b)
+    return base_a == base_b and M.is_same(dir_a, dir_b)
+end
+
+-- The one of `paths` that is the same file as `path`, or nil.
+function M.find_same(path, paths)
+    for _, one in ipairs(paths) do
+        if M.is_same(path, one) then
+            return one
+        end
+    end
+end
+
+-- Why `path` cannot become a file, tried out with one of another name; the directories made for it
+-- are added to `made`.
+local function try_place(path, made)
+    local dir <const>, base <const> = M.split(path)
+    if base == "" then
+        return ("'%s': names no file"):format(path)
+    end
+    local new_dirs, message = M.make_directories(dir)
+    if not new_dirs then
+        return message
+    end
+    table.move(new_dirs, 1, #new_dirs, #made + 1, made)
+    local item <const> = { path = path, text = "" }
+    local ok
+    ok, message = stage_items({ item })
+    remove_temporaries({ item })
+    return not ok and message or nil
+end
+
+-- Why `outputs` cannot all be written once what reads `inputs` is done, or nil: asked before long
+-- work. Leaves the disk as it was.
+function M.refuse_outputs(outputs, inputs)
+    local made <const> = {}
+    local function look()
+        for index, path in ipairs(outputs) do
+            local same <const> = M.find_same(path, inputs)
+            local problem <const> = same and ("%s: this output would overwrite %s, which is read "
+                .. "for it; choose another name"):format(path, same)
+                or M.inspect_target(path) or try_place(path, made)
+            if problem then
+                return problem
+            end
+            for before = 1, index - 1 do
+                if is_same_entry(path, outputs[before]) then
+                    return ("%s and %s: two outputs would be one file"):format(outputs[before],
+                        path)
+                end
+            end
+        end
+    end
+    local ok <const>, problem = pcall(look)
+    M.remove_directories(made)
+    if not ok then
+        error(problem, 0)
+    end
+    return problem
+end
+
 -- Writes every {path=, text=} of `files`, or none.
 -- Returns {written = {path…}, unchanged = {path…}}; or nil, message, and true when the place is at
 -- fault (a link, a directory, no permission). `rename` replaces os.rename in tests.

@@ -98,11 +98,11 @@ local function default_shapes(root)
         local id <const> = name:gsub("%.lua$", "")
         if records then
             local count <const> = flops.count(records[1])
-            shapes[#shapes + 1] = { id = id, record = records[1],
+            shapes[#shapes + 1] = { id = id, record = records[1], path = fs.join(dir, name),
                 work = count.projections + count.core }
         else
             local first <const> = config.format_errors(errors):match("^[^\n]*")
-            refused[#refused + 1] = { id = id,
+            refused[#refused + 1] = { id = id, path = fs.join(dir, name),
                 refused = first:gsub("^.-%.lua: ", ""):gsub(" %(allowed: .*$", "") }
         end
     end
@@ -122,7 +122,7 @@ local function given_shapes(options, load_variants)
             return nil, ("two configs are called %s; give one of them another name"):format(id)
         end
         seen[id] = true
-        shapes[#shapes + 1] = { id = id, record = variant.record }
+        shapes[#shapes + 1] = { id = id, record = variant.record, path = variant.path }
     end
     return shapes
 end
@@ -172,6 +172,20 @@ local function file_name(cpu)
         :gsub("%-$", ""))
 end
 
+-- Why the results could not be written in the end, or nil.
+local function refuse_outputs(options, shapes)
+    local paths <const>, inputs <const> = {}, {}
+    if options.json and fs.is_directory(options.json) then
+        options.json = fs.join(options.json, file_name(host.current().cpu) .. ".json")
+    end
+    paths[1] = options.json
+    paths[#paths + 1] = options.html
+    for index, shape in ipairs(shapes) do
+        inputs[index] = shape.path
+    end
+    return fs.refuse_outputs(paths, inputs)
+end
+
 local function outputs(options, document)
     local files <const> = {}
     if options.json then
@@ -218,14 +232,9 @@ function M.run(options, tools)
     if not shapes then
         tools.stop_usage(message)
     end
-    if options.json and fs.is_directory(options.json) then
-        options.json = fs.join(options.json, file_name(host.current().cpu) .. ".json")
-    end
-    for _, path in ipairs({ options.json or options.html, options.html }) do
-        local problem <const> = fs.inspect_target(path)
-        if problem then
-            tools.stop_usage(problem)
-        end
+    message = refuse_outputs(options, shapes)
+    if message then
+        tools.stop_usage(message)
     end
     local dir
     dir, message = take_directory(options)

@@ -10,6 +10,7 @@ local flops <const> = require("gen.bench.flops")
 local fs <const> = require("gen.fs")
 local host <const> = require("gen.host")
 local html <const> = require("gen.bench.html")
+local process <const> = require("gen.process")
 local readme <const> = require("gen.bench.readme")
 local session <const> = require("gen.bench.session")
 local statistics <const> = require("gen.bench.statistics")
@@ -324,6 +325,32 @@ function TestBenchCommand:test_usage_errors_measure_nothing()
         lu.assertEquals(result.code, 2, case[1])
         lu.assertStrContains(result.err, case[2])
         lu.assertEquals(result.out, "")
+    end
+end
+
+-- What cannot be written in the end is refused before anything is measured, and nothing is lost.
+function TestBenchCommand:test_outputs_are_checked_first()
+    local TINY <const> = '{"seq_len": 3, "d_model": 8, "heads": 2}'
+    self.scratch:write("tiny.json", TINY)
+    process.run({ "ln", self.scratch:path("tiny.json"), self.scratch:path("hard.json") })
+    process.run({ "mkdir", self.scratch:path("sub") })
+    local shape <const> = support.root .. "/bench/shapes/bert.lua"
+    for _, case in ipairs({ { "tiny.json --json tiny.json", "overwrite tiny.json" },
+        { "tiny.json --html ./hard.json", "overwrite tiny.json" },
+        { "--html " .. shape, "bert.lua: this output would overwrite " },
+        { "tiny.json --json ./x --html x", "./x and x: two outputs" },
+        { "tiny.json --json new/x --html sub/../new/x", "two outputs" },
+        { "tiny.json --json x --html x", "two outputs" },
+        { "tiny.json --json /proc/x", "/proc: the directory is read-only" },
+        { "tiny.json --json /proc/none/x", "/proc/none" },
+        { "tiny.json --html tiny.json/x", "tiny.json" }, { "tiny.json --html ''", "no file" },
+        { "tiny.json --json new/", "no file" }, { "tiny.json --html sub", "is a directory" } }) do
+        local result <const> = self.scratch:attngen("bench --short --work w " .. case[1])
+        lu.assertEquals(result.code, 2, case[1])
+        lu.assertStrContains(result.err, case[2])
+        lu.assertEquals(result.out, "")
+        lu.assertEquals(self.scratch:list(), { "hard.json", "sub", "tiny.json" })
+        lu.assertEquals(self.scratch:read("tiny.json"), TINY)
     end
 end
 
