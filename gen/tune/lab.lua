@@ -120,12 +120,18 @@ function Lab:build(candidates)
     end
 end
 
--- The built item of a candidate measured in an earlier run.
+-- The built item of a candidate measured in an earlier run. Raises {message=} when that run's log
+-- says so of one that there cannot be.
 function Lab:item_of(candidate)
     if not self.items[candidate.key] then
         self:build({ candidate })
     end
-    return assert(self.items[candidate.key], "a measured candidate can be built")
+    local item <const> = self.items[candidate.key]
+    if not item then
+        error({ message = ("%s: measured, says the log, but cannot be built: %s"):format(
+            candidate.key, self.refused[candidate.key]) }, 0)
+    end
+    return item
 end
 
 -- Runs a built item for at most `limit` seconds: the probe's numbers; or nil, status, message. The

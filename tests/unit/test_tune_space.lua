@@ -264,6 +264,17 @@ end
 
 TestLog = {}
 
+-- A whole entry, with what differs.
+local function result_entry(changes)
+    local entry <const> = { type = "result", key = "a", status = "ok", set = { rows = 3 },
+        compiler = "gcc", level = "-O3", best_us = 0.1, median_us = 0.2, samples = { 1.5, 2 },
+        state = "good", run_seconds = 0.5 }
+    for key, value in pairs(changes) do
+        entry[key] = value
+    end
+    return entry
+end
+
 function TestLog:setUp()
     self.scratch = support.new_scratch()
     self.path = self.scratch:path("log.jsonl")
@@ -277,15 +288,58 @@ end
 
 function TestLog:test_entries_come_back_and_a_torn_line_goes()
     local one <const> = assert(log.create(self.path, self.header))
-    one:append({ type = "result", key = "a", best_us = 0.1 })
-    one:append({ type = "result", key = "b", samples = { 1.5, 2 } })
+    one:append(result_entry({}))
+    one:append(result_entry({ key = "b" }))
     fs.append(self.path, '{"type": "result", "key": "to')
     local other <const> = assert(log.open(self.path, self.header))
     lu.assertEquals(#other.entries, 2)
     lu.assertEquals(other.entries[1].best_us, 0.1)
     lu.assertEquals(other.entries[2].samples, { 1.5, 2 })
-    other:append({ type = "result", key = "c" })
+    other:append(result_entry({ key = "c" }))
     lu.assertEquals(#assert(log.open(self.path, self.header)).entries, 3)
+end
+
+-- Every field that a run relies on, missing and of another type.
+function TestLog:test_damaged_entries_are_refused_by_line_and_field()
+    local duel <const> = { type = "duel", first = "a", second = "b", rounds = 3,
+        first_times = { { us = 1.5, state = "good" } }, second_times = {} }
+    local same <const> = { type = "result", key = "a", status = "same", as = "b", code = "0",
+        set = {}, compiler = "gcc", level = "-O3" }
+    local crash <const> = { type = "result", key = "a", status = "crash", message = "SIGSEGV",
+        set = {}, compiler = "gcc", level = "-O3" }
+    local function try(text)
+        self.scratch:write("log.jsonl", dkjson.encode(self.header) .. "\n" .. text .. "\n")
+        return log.open(self.path, self.header)
+    end
+    self.header.type, self.header.format = "header", log.FORMAT
+    for _, whole in ipairs({ result_entry({}), duel, same, crash }) do
+        lu.assertNotNil(try(dkjson.encode(whole)))
+        for field in pairs(whole) do
+            for _, bad in ipairs({ "nil", { 1, {} }, -1 }) do
+                local entry <const> = {}
+                for key, old in pairs(whole) do
+                    entry[key] = old
+                end
+                entry[field] = bad ~= "nil" and bad or nil
+                local opened <const>, message = try(dkjson.encode(entry))
+                lu.assertNil(opened, field)
+                lu.assertStrContains(message, "log.jsonl: line 2 is damaged: its " .. field)
+            end
+        end
+    end
+    for _, text in ipairs({ '{"type":"result"}', '{"type":"duel"}', '{"type":null}', "{}", "[]",
+        '{"type":"result","key":"default","status":"ok","set":{}}',
+        dkjson.encode(duel):gsub('"rounds":3', '"rounds":1e300'),
+        dkjson.encode(duel):gsub('"us":1.5', '"us":1e999'),
+        dkjson.encode(result_entry({})):gsub('"samples":%[', '"samples":[null,'),
+        (dkjson.encode(result_entry({})):gsub('"best_us":', '"best_us":0,"x":')) }) do
+        local opened <const>, message = try(text)
+        lu.assertNil(opened, text)
+        lu.assertStrContains(message, "log.jsonl: line 2 is damaged: its ")
+    end
+    self.header.seed = "x"
+    local _, message = try('{"type":"end"}')
+    lu.assertStrContains(message, "line 1 is damaged: its seed is \"x\"")
 end
 
 function TestLog:test_every_append_is_on_disk()
