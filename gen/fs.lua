@@ -167,24 +167,36 @@ function M.remove(path)
     return os.remove(path)
 end
 
--- A new private directory, under $TMPDIR or /tmp.
+-- What make_temp_directory has made: handles that remove it at the end of this process.
+local removals <const> = {}
+
+-- A new private directory, under $TMPDIR or /tmp; it goes away with this process at the latest.
 function M.make_temp_directory()
-    local base <const> = os.getenv("TMPDIR") or "/tmp"
+    local base = os.getenv("TMPDIR") or ""
+    if base == "" then
+        base = "/tmp"
+    elseif base:sub(1, 1) ~= "/" then -- no option of any program, and a path for dlopen
+        base = "./" .. base
+    end
     local status, text = process.capture({ "mktemp", "-d", M.join(base, "attngen.XXXXXXXX") },
         { merge = true })
     if status ~= 0 then
         return nil, "cannot make a temporary directory: " .. text:gsub("%s+$", "")
     end
-    return (text:gsub("\n$", ""))
+    local dir <const> = text:gsub("\n$", "")
+    removals[dir] = process.at_end({ "rm", "-rf", "--", dir })
+    return dir
 end
 
 -- Removes a directory made by make_temp_directory, with everything in it.
 function M.remove_temp_directory(dir)
-    assert(M.split(dir) ~= "/" and dir:match("/attngen%.%w+$"), "not a temporary directory")
+    local removal <const> = assert(removals[dir], "not a temporary directory")
+    removals[dir] = nil
     for _, name in ipairs(M.list(dir) or {}) do
         os.remove(M.join(dir, name))
     end
     lfs.rmdir(dir)
+    removal:close()
 end
 
 -- Nobody may write: honoured for root too, who would otherwise write through it.

@@ -16,12 +16,16 @@ function M.quote(word)
     return "'" .. tostring(word):gsub("'", "'\\''") .. "'"
 end
 
-local function command_line(words)
+local function quote_all(words)
     local quoted <const> = {}
     for index, word in ipairs(words) do
         quoted[index] = M.quote(word)
     end
-    local line <const> = table.concat(quoted, " ")
+    return table.concat(quoted, " ")
+end
+
+local function command_line(words)
+    local line <const> = quote_all(words)
     if M.trace then
         M.trace(line)
     end
@@ -54,6 +58,13 @@ function M.capture(words, options)
     local text <const> = pipe:read("a") or ""
     local _, kind, code = pipe:close()
     return status_of(kind, code), text
+end
+
+-- Runs words, unseen, when the handle that this returns is closed, or this process is gone, however
+-- it ends: a shell waits for the end of a pipe.
+function M.at_end(words)
+    return assert(io.popen("exec >/dev/null 2>&1; trap '' INT TERM HUP; while read -r _; do :; done; "
+        .. "exec " .. quote_all(words), "w"))
 end
 
 -- Runs words under the program `watcher` (attn_watch): killed after options.seconds, when this

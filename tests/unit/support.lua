@@ -22,6 +22,7 @@ end
 function Scratch:remove()
     process.run({ "chmod", "-R", "u+w", self.dir })
     process.run({ "rm", "-rf", self.dir })
+    fs.remove_temp_directory(self.dir)
 end
 
 function Scratch:path(name)

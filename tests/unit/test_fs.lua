@@ -222,6 +222,30 @@ function TestFs:test_temp_directory_is_private_and_goes_away()
     fs.remove_temp_directory(dir)
     lu.assertNil(fs.kind(dir))
     lu.assertError(fs.remove_temp_directory, self:path("a"))
+    lu.assertError(fs.remove_temp_directory, dir)
+end
+
+-- Whatever ends the process that made it, and whatever is in it by then.
+function TestFs:test_temp_directory_goes_away_with_its_process()
+    lfs.mkdir(self:path("base"))
+    for _, last in ipairs({ "kill -TERM $PPID", "kill -HUP $PPID", "kill -KILL $PPID", "true" }) do
+        self:put("make.lua", ([[
+            local fs <const> = require("gen.fs")
+            local dir <const> = assert(fs.make_temp_directory())
+            fs.write_all({ { path = dir .. "/deep/x", text = "x" } })
+            os.execute("%s")]]):format(last))
+        os.execute(("TMPDIR='%s/base' lua5.4 '%s' 2>/dev/null"):format(self.dir,
+            self:path("make.lua")))
+        local left
+        for _ = 1, 50 do
+            left = fs.list(self:path("base"))
+            if #left == 0 then
+                break
+            end
+            os.execute("sleep 0.1")
+        end
+        lu.assertEquals(left, {}, last)
+    end
 end
 
 -- Of another process: one process never refuses itself. Killed, it leaves a child, but no lock.

@@ -222,6 +222,36 @@ function TestRun:test_the_list_of_isas_picks_one_that_runs()
     assert_close(y.values, UNMASKED, "list")
 end
 
+-- Empty is /tmp; others may be the directory that the run is in.
+function TestRun:test_places_of_the_temporary_directory()
+    for _, place in ipairs({ "", ".", "./.", "tmp", self.scratch:path("tmp") .. "/" }) do
+        local result <const> = self.scratch:attngen("run core.lua --inputs qkv.st --output out.st",
+            ("TMPDIR='%s'"):format(place))
+        lu.assertEquals(result.code, 0, place .. ": " .. result.err)
+        lu.assertEquals(self.scratch:list(), { "core.lua", "out.st", "qkv.st", "tmp" })
+        os.remove(self.scratch:path("out.st"))
+    end
+end
+
+-- A compiler that hangs, and says where: nothing is left when the run is ended meanwhile.
+function TestRun:test_signals_leave_nothing()
+    self.scratch:write("cc", [[#!/bin/sh
+case "$*" in *-dM*) exec gcc "$@" ;; esac
+: >ready
+exec sleep 20 >/dev/null 2>&1
+]])
+    self.scratch:shell("chmod +x cc")
+    for _, signals in ipairs({ "-TERM $!", "-HUP $!", "-INT $!; kill -INT $!; kill -TERM $!" }) do
+        self.scratch:shell(("rm -f ready; CC=./cc TMPDIR=tmp '%s/attngen' run core.lua --inputs "
+            .. "qkv.st --output out.st & while [ ! -e ready ]; do sleep 0.02; done; ls tmp >made; "
+            .. "kill %s; wait $!; for i in 1 2 3 4 5 6 7 8 9; do ls tmp | grep -q . || break; "
+            .. "sleep 0.1; done"):format(support.root, signals))
+        lu.assertStrMatches(self.scratch:read("made"), "attngen.*")
+        lu.assertEquals(self.scratch:list("tmp"), {}, signals)
+        lu.assertNil(self.scratch:read("out.st"))
+    end
+end
+
 -- After make install: found through its link, its programs built in the user's cache.
 function TestRun:test_installed_copy()
     lu.assertEquals(self.scratch:shell(("sh '%s/tools/install.sh' '%s' /usr"):format(support.root,
