@@ -130,7 +130,8 @@ function M.describe_space(built, strategy, seed)
         lines[#lines + 1] = ("  %s: %s"):format(dimension.name, value_labels(dimension))
     end
     lines[#lines + 1] = "pruned:"
-    table.move(pruned_lines(built), 1, #pruned_lines(built), #lines + 1, lines)
+    local pruned <const> = pruned_lines(built)
+    table.move(pruned, 1, #pruned, #lines + 1, lines)
     lines[#lines + 1] = ("first plans (%s):"):format(strategy)
     local order <const> = search.new(strategy, built, seed or 1)
     local shown = 0
@@ -181,17 +182,35 @@ local function tuning_text(run, summary)
     })
 end
 
--- Writes everything a run leaves behind; the path of the tuning file, or nil and a message.
-local function keep(run, options, dir, summary)
-    local path <const> = fs.join(options.tuned_dir(run.path),
-        tuned.file_name(run.record, run.isa))
-    local ok, message = fs.write_all({
-        { path = path, text = tuning_text(run, summary) },
-        { path = fs.join(dir, "report.html"), text = page.html(summary) },
-        { path = fs.join(dir, "t4.json"), text = t4.encode(summary.entries,
-            summary.parameters) },
+-- Where a run's log, page and T4 results go.
+local function run_directory(run, options)
+    return fs.join(options.work, ("%s-%s"):format(run.record.name, run.isa))
+end
+
+local function report_paths(run, options)
+    local dir <const> = run_directory(run, options)
+    return fs.join(dir, "report.html"), fs.join(dir, "t4.json")
+end
+
+local function tuning_path(run, options)
+    return fs.join(options.tuned_dir(run.path), tuned.file_name(run.record, run.isa))
+end
+
+-- Writes everything a run leaves behind, the reports whatever becomes of the tuning file; true, or
+-- nil and a message.
+local function keep(run, options, summary)
+    local page_path <const>, t4_path <const> = report_paths(run, options)
+    local reported <const>, report_message = fs.write_all({
+        { path = page_path, text = page.html(summary) },
+        { path = t4_path, text = t4.encode(summary.entries, summary.parameters) },
     })
-    return ok and path, message
+    summary.file, summary.page = tuning_path(run, options), page_path
+    local ok <const>, message = fs.write_all({
+        { path = summary.file, text = tuning_text(run, summary) } })
+    if not ok then
+        return nil, message .. "; --resume takes the results from the log"
+    end
+    return reported and true, report_message
 end
 
 local function tune_one(run, options, watcher)
@@ -199,9 +218,8 @@ local function tune_one(run, options, watcher)
     if not order then
         return nil, versions
     end
-    local dir <const> = fs.join(options.work, ("%s-%s"):format(run.record.name, run.isa))
     local summary, message, interrupted, bad_usage = session.run({
-        record = run.record, root = options.root, dir = dir,
+        record = run.record, root = options.root, dir = run_directory(run, options),
         build_dir = fs.join(options.work, "build"), watcher = watcher,
         compilers = versions, compiler_order = order, levels = keys.levels,
         cpu = options.cpu or options.runner and "the machine behind the runner"
@@ -217,13 +235,27 @@ local function tune_one(run, options, watcher)
         return nil, message, interrupted, bad_usage
     end
     summary.parameters = parameter_names(summary.space)
-    local path
-    path, message = keep(run, options, dir, summary)
-    if not path then
+    local ok
+    ok, message = keep(run, options, summary)
+    if not ok then
         return nil, message, summary.interrupted
     end
-    summary.file, summary.page = path, fs.join(dir, "report.html")
     return summary, nil, summary.interrupted
+end
+
+-- Nil, or why what a run finds could not be written: nobody wants to learn that after the budget.
+local function check_outputs(runs, options)
+    local inputs <const> = {}
+    for index, run in ipairs(runs) do
+        inputs[index] = run.path
+    end
+    for _, run in ipairs(runs) do
+        local problem <const> = fs.refuse_outputs({ tuning_path(run, options),
+            report_paths(run, options) }, inputs)
+        if problem then
+            return problem
+        end
+    end
 end
 
 -- Nil, or what is wrong with a list of runs.
@@ -280,6 +312,10 @@ function M.execute(options)
     local locked
     locked, problem = fs.lock_directory(options.work)
     if not locked then
+        return nil, problem
+    end
+    problem = check_outputs(runs, options)
+    if problem then
         return nil, problem
     end
     local watcher

@@ -131,6 +131,26 @@ function TestTune:test_bad_usage()
     lu.assertStrContains(run.err, "two of the configs")
 end
 
+-- Where nothing can be written nothing is measured; and what fails later loses no report.
+function TestTune:test_a_tuning_file_that_cannot_be_written()
+    self.scratch:write("file", "")
+    self.scratch:write("tuned/scalar", "no directory")
+    for options, message in pairs({ ["--tuned /proc/x"] = "/proc/x", ["--tuned /dev/null"] =
+        "/dev/null", ["--tuned file"] = "file: ", [""] = "tuned/scalar" }) do
+        local run <const> = self:tune(options)
+        lu.assertEquals(run.code, 2, options)
+        lu.assertStrContains(run.err, message)
+        lu.assertFalse(fs.is_directory(RUN_DIR))
+    end
+    self.scratch:write("bad.sh", 'mkdir -p late; touch late/scalar; exec "$@"')
+    local run <const> = self:tune("--tuned late --runner 'sh bad.sh'")
+    lu.assertEquals(run.code, 1)
+    lu.assertStrContains(run.err, "late/scalar")
+    lu.assertStrContains(run.err, "--resume")
+    lu.assertStrContains(fs.read(RUN_DIR .. "/report.html"), "Landscape")
+    lu.assertNotNil(fs.read(RUN_DIR .. "/t4.json"))
+end
+
 -- The runner fails by the number of the build: crash, hang, wrong, not at all.
 local RUNNER <const> = [[
 case $1 in
