@@ -35,6 +35,17 @@ local function stop_on_errors(errors)
     error({ exit_code = BAD_USAGE, message = config.format_errors(errors) }, 0)
 end
 
+-- Data for the user. Written at once: what a later program flushes for us is lost without a word.
+local function put(...)
+    local ok, message = io.stdout:write(...)
+    if ok then
+        ok, message = io.stdout:flush()
+    end
+    if not ok then
+        stop(FAILURE, "cannot write to stdout: " .. message)
+    end
+end
+
 local function say(options, ...)
     if not options.quiet then
         io.stderr:write("attngen: ", string.format(...), "\n")
@@ -177,7 +188,7 @@ local function emit(options)
     check_outputs(files, options.configs)
     local result <const> = write_files(files)
     for _, file in ipairs(files) do
-        print(file.path)
+        put(file.path, "\n")
     end
     say(options, "%d files written, %d already up to date", #result.written, #result.unchanged)
 end
@@ -188,14 +199,14 @@ local function plan(options)
         reports[index] = ask_generator(generate.plan, variant.record, variant.path)
     end
     if options.json then
-        io.stdout:write(manifest.encode(#reports == 1 and reports[1] or reports))
+        put(manifest.encode(#reports == 1 and reports[1] or reports))
         return
     end
     for index, report in ipairs(reports) do
         if index > 1 then
-            print()
+            put("\n")
         end
-        io.stdout:write((generate.describe(report):gsub("\n*$", "\n")))
+        put((generate.describe(report):gsub("\n*$", "\n")))
     end
 end
 
@@ -256,11 +267,11 @@ end
 
 local function list_isas(options)
     if options.markdown then
-        io.stdout:write(M.isa_table())
+        put(M.isa_table())
         return
     end
     local native <const> = host.native_isa()
-    print(("%-8s %5s %9s  %-8s  %s"):format("ISA", "lanes", "registers", "CPU", "here"))
+    put(("%-8s %5s %9s  %-8s  %s\n"):format("ISA", "lanes", "registers", "CPU", "here"))
     for _, name in ipairs(isa.names) do
         local data <const> = isa.get(name)
         local how, reason = toolchain.how_to_run(name)
@@ -275,7 +286,8 @@ local function list_isas(options)
         if name == native then
             here = here .. ' (what isa = "native" means)'
         end
-        print(("%-8s %5d %9d  %-8s  %s"):format(name, data.lanes, data.registers, data.arch, here))
+        put(("%-8s %5d %9d  %-8s  %s\n"):format(name, data.lanes, data.registers, data.arch,
+            here))
     end
 end
 
@@ -328,31 +340,44 @@ local function add_tuned_options(command, can_disable)
     end
 end
 
+-- argparse's own would not notice that the text cannot be written.
+local function answer_help(command)
+    return command:add_help({ action = function()
+        put(command:get_help(), "\n")
+        os.exit(OK)
+    end })
+end
+
 local function build_parser()
     local parser <const> = argparse("attngen",
         "Generates C attention kernels for one fixed shape each.")
         :require_command(true):command_target("verb"):help_max_width(100)
+    answer_help(parser)
     parser:flag("--version", "Print the version and exit."):action(function()
-        print("attngen " .. version.VERSION)
+        put("attngen ", version.VERSION, "\n")
         os.exit(OK)
     end)
     parser:mutex(parser:flag("-q --quiet", "Say nothing but errors."),
         parser:flag("-v --verbose", "Show the programs that are run, and where an internal error "
             .. "came from."))
 
-    local verb = parser:command("emit", "Write the C files of one or more configs.")
+    local function add_verb(name, summary)
+        return answer_help(parser:command(name, summary))
+    end
+
+    local verb = add_verb("emit", "Write the C files of one or more configs.")
     verb:argument("CONFIG", "Config file (.lua or .json)."):target("configs"):args("+")
     verb:option("-o --output", "Where the files go."):argname("DIR"):default(".")
     add_tuned_options(verb, true)
     add_set_option(verb)
 
-    verb = parser:command("plan", "Say what would be generated and what it costs.")
+    verb = add_verb("plan", "Say what would be generated and what it costs.")
     verb:argument("CONFIG", "Config file (.lua or .json)."):target("config")
     verb:flag("--json", "Print the plan as JSON.")
     add_tuned_options(verb, true)
     add_set_option(verb)
 
-    verb = parser:command("run", "Emit, compile and run a config on tensors from a file.")
+    verb = add_verb("run", "Emit, compile and run a config on tensors from a file.")
     verb:argument("CONFIG", "Config file (.lua or .json)."):target("config")
     verb:option("--weights", "Weights (safetensors)."):argname("FILE")
     verb:option("--inputs", "Inputs: x, or q, k and v; context; lengths and masks (safetensors).")
@@ -364,15 +389,15 @@ local function build_parser()
     add_tuned_options(verb, true)
     add_set_option(verb)
 
-    verb = parser:command("tune", "Search the plans of configs for the fastest one.")
+    verb = add_verb("tune", "Search the plans of configs for the fastest one.")
     tune.define(verb)
     add_tuned_options(verb, false)
     add_set_option(verb)
 
-    verb = parser:command("bench", "Measure kernels beside the machine's peak and OpenBLAS.")
+    verb = add_verb("bench", "Measure kernels beside the machine's peak and OpenBLAS.")
     bench.add_options(verb, add_set_option)
 
-    verb = parser:command("isas", "List the instruction sets, and what this machine can run.")
+    verb = add_verb("isas", "List the instruction sets, and what this machine can run.")
     verb:flag("--markdown", "Print the table of the README.")
 
     -- argparse would exit with 1.
@@ -410,10 +435,7 @@ function M.main(arguments, root)
             process.trace = function(line) io.stderr:write("+ ", line, "\n") end
         end
         VERBS[options.verb](options)
-        local ok, message = io.stdout:flush()
-        if not ok then
-            stop(FAILURE, "cannot write to stdout: " .. message)
-        end
+        put()
     end, function(problem)
         if type(problem) == "table" then
             return problem

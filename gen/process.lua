@@ -63,8 +63,8 @@ end
 -- Runs words, unseen, when the handle that this returns is closed, or this process is gone, however
 -- it ends: a shell waits for the end of a pipe.
 function M.at_end(words)
-    return assert(io.popen("exec >/dev/null 2>&1; trap '' INT TERM HUP; while read -r _; do :; done; "
-        .. "exec " .. quote_all(words), "w"))
+    return assert(io.popen("exec >/dev/null 2>&1; trap '' INT TERM HUP; "
+        .. "while read -r _; do :; done; exec " .. quote_all(words), "w"))
 end
 
 -- Runs words under the program `watcher` (attn_watch): killed after options.seconds, when this

@@ -245,6 +245,18 @@ function TestCli:test_full_stdout_is_an_error()
     assert_no_traceback(result)
 end
 
+-- Also where another program is started behind the text: that flushes it, and tells nobody.
+function TestCli:test_full_stdout_is_an_error_of_everything_that_prints()
+    for _, arguments in ipairs({ "isas", "isas --markdown", "--help", "emit --help", "--version",
+        "emit small.lua", "plan small.lua --json" }) do
+        local result <const> = self.scratch:shell(("'%s/attngen' %s >/dev/full"):format(
+            support.root, arguments))
+        lu.assertEquals(result.code, 1, arguments)
+        lu.assertStrContains(result.err, "attngen: cannot write to stdout: No space left on device")
+        assert_no_traceback(result)
+    end
+end
+
 -- A generator that fails in a way nobody foresaw: one line, the traceback only when asked for.
 function TestCli:test_internal_error()
     self.scratch:write("break.lua", [[
