@@ -12,6 +12,7 @@ local fs <const> = require("gen.fs")
 local generate <const> = require("gen.generate")
 local host <const> = require("gen.host")
 local isa <const> = require("gen.isa")
+local keys <const> = require("gen.keys")
 local manifest <const> = require("gen.manifest")
 local process <const> = require("gen.process")
 local progress <const> = require("gen.progress")
@@ -316,12 +317,16 @@ end
 -- Command line
 ----------------------------------------------------------------------------------------------------
 
-local function thread_count(text)
-    local number <const> = math.tointeger(tonumber(text))
-    if not number or number < 1 or number > 1024 then
-        return nil, ("--threads takes a number from 1 to 1024, got '%s'"):format(text)
+-- A converter for the number of an option.
+local function whole_number(option, low, high)
+    return function(text)
+        local number <const> = math.tointeger(tonumber(text))
+        if not number or number < low or number > high then
+            return nil, ("%s takes a number from %d to %d, got '%s'"):format(option, low, high,
+                text)
+        end
+        return number
     end
-    return number
 end
 
 local function add_set_option(command)
@@ -383,9 +388,11 @@ local function build_parser()
     verb:option("--inputs", "Inputs: x, or q, k and v; context; lengths and masks (safetensors).")
         :argname("FILE"):count(1)
     verb:option("--output", "Where the results go (safetensors)."):argname("FILE"):count(1)
-    verb:option("--threads", "Threads to run on."):argname("N"):convert(thread_count)
+    verb:option("--threads", "Threads to run on."):argname("N")
+        :convert(whole_number("--threads", 1, 1024))
     verb:option("--family", "Checkpoint family of the weight names."):argname("NAME")
     verb:option("--layer", "Layer of the checkpoint."):argname("N")
+        :convert(whole_number("--layer", 0, keys.MAX_SIZE))
     add_tuned_options(verb, true)
     add_set_option(verb)
 

@@ -142,12 +142,33 @@ local function execute_in(dir, job, record)
     return true
 end
 
+-- The families are a table of attn_run.
+local function check_family(job)
+    local attn_run, message = toolchain.find_attn_run(job.root)
+    if not attn_run then
+        return nil, message
+    end
+    local _, text = process.capture({ attn_run, "--family", "list" })
+    local names <const> = {}
+    for name in text:gmatch("[^\n]+") do
+        if name == job.family then
+            return true
+        end
+        names[#names + 1] = name
+    end
+    return nil, ('--family: there is no family "%s" (allowed: %s)'):format(job.family,
+        table.concat(names, ", ")), true
+end
+
 local function check_job(job)
     local record <const> = job.record
     if record.op == "mha" and not job.weights then
         return nil, 'run needs --weights: op "mha" has projections', true
-    elseif record.op == "sdpa" and job.weights then
-        return nil, 'op "sdpa" has no weights: leave --weights out', true
+    end
+    for _, option in ipairs({ "weights", "family", "layer" }) do
+        if record.op == "sdpa" and job[option] then
+            return nil, ('op "sdpa" has no weights: leave --%s out'):format(option), true
+        end
     end
     for _, path in ipairs({ job.inputs, job.weights }) do
         local start, message = fs.read(path, 1)
@@ -163,6 +184,9 @@ local function check_job(job)
     local problem <const> = fs.inspect_target(job.output)
     if problem then
         return nil, problem, true
+    end
+    if job.family then
+        return check_family(job)
     end
     return true
 end

@@ -361,15 +361,19 @@ function M.find_watcher(root)
     return build_program(native, root, "attn_watch")
 end
 
--- The words that start attn_run for a kernel built by `compiler`: this machine's program, which
--- hands a foreign kernel to attn_exec under `emulator`.
-function M.find_runner(compiler, emulator, root)
-    local native, message = M.find_compiler(host.current().arch)
+-- The path of attn_run, a program of this machine.
+function M.find_attn_run(root)
+    local native <const>, message = M.find_compiler(host.current().arch)
     if not native then
         return nil, message
     end
-    local attn_run
-    attn_run, message = build_program(native, root, "attn_run")
+    return build_program(native, root, "attn_run")
+end
+
+-- The words that start attn_run for a kernel built by `compiler`: this machine's program, which
+-- hands a foreign kernel to attn_exec under `emulator`.
+function M.find_runner(compiler, emulator, root)
+    local attn_run, message = M.find_attn_run(root)
     if not attn_run then
         return nil, message
     elseif compiler.arch == host.current().arch then

@@ -271,6 +271,17 @@ function TestRun:test_bad_usage()
     assert_refused(self:run("layer.lua --inputs qkv.st --output out.st"), 2, "run needs --weights")
     assert_refused(self:run("core.lua --weights qkv.st --inputs qkv.st --output out.st"), 2,
         "has no weights")
+    for _, option in ipairs({ "--family bert", "--layer 0" }) do
+        assert_refused(self:run("core.lua --inputs qkv.st --output out.st " .. option), 2,
+            "has no weights: leave " .. option:match("%S+") .. " out")
+    end
+    for _, name in ipairs({ "nope", "list", "", "plain\nbert" }) do
+        local refused <const> = self:run(("layer.lua --weights qkv.st --inputs qkv.st "
+            .. "--output out.st --family '%s'"):format(name))
+        assert_refused(refused, 2, ('attngen: --family: there is no family "%s" (allowed: plain, ')
+            :format(name))
+        lu.assertNotStrContains(refused.err, "emit")
+    end
     assert_refused(self:run("core.lua --inputs qkv.st --output out.st --set batch=1,2"), 2,
         "run takes one variant, these options make 2")
     assert_refused(self:run("core.lua --inputs qkv.st --output qkv.st"), 2, "would overwrite")
