@@ -154,19 +154,25 @@ static int print_machine(void)
     return 0;
 }
 
-/* The core this process will stay on, so that samples are of one core's caches. */
-static void pin(long cpu)
+/* The core this process will stay on, so that samples are of one core's caches. A core that was asked
+ * for (cpu >= 0) must be it. */
+static int pin(long cpu)
 {
 #ifdef __linux__
     cpu_set_t set;
     CPU_ZERO(&set);
     CPU_SET((size_t)(cpu >= 0 ? cpu : sched_getcpu()), &set);
-    if (sched_setaffinity(0, sizeof set, &set) != 0) {
-        fprintf(stderr, "probe: cannot stay on CPU %ld\n", cpu);
+    if (sched_setaffinity(0, sizeof set, &set) == 0 || cpu < 0) {
+        return 0;
     }
 #else
-    (void)cpu;
+    if (cpu < 0) {
+        return 0;
+    }
 #endif
+    char text[32];
+    snprintf(text, sizeof text, "%ld", cpu);
+    return fail("cannot stay on CPU %s", text);
 }
 
 /* ---------------------------------------------------------------------------------------------- */
@@ -567,7 +573,9 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < MACHINE_PRODUCT_FLOATS; i++) {
         operands[i] = 1.0F / (float)(1 + i % 7);
     }
-    pin(s.o.cpu);
+    if (pin(s.o.cpu) != 0) {
+        return FAILED;
+    }
     if (s.o.machine_only) {
         return print_machine();
     }

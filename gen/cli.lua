@@ -14,6 +14,7 @@ local host <const> = require("gen.host")
 local isa <const> = require("gen.isa")
 local keys <const> = require("gen.keys")
 local manifest <const> = require("gen.manifest")
+local option <const> = require("gen.options")
 local process <const> = require("gen.process")
 local progress <const> = require("gen.progress")
 local run <const> = require("gen.run")
@@ -317,18 +318,6 @@ end
 -- Command line
 ----------------------------------------------------------------------------------------------------
 
--- A converter for the number of an option.
-local function whole_number(option, low, high)
-    return function(text)
-        local number <const> = math.tointeger(tonumber(text))
-        if not number or number < low or number > high then
-            return nil, ("%s takes a number from %d to %d, got '%s'"):format(option, low, high,
-                text)
-        end
-        return number
-    end
-end
-
 local function add_set_option(command)
     command:option("--set", "Override a key of the config; a list makes one variant each, a JSON "
         .. "literal is one value: --set isa=avx2,neon --set 'mask=[\"causal\",\"lengths\"]'")
@@ -337,10 +326,10 @@ end
 
 -- Where tuned plans come from, or go.
 local function add_tuned_options(command, can_disable)
-    local option <const> = command:option("--tuned",
+    local tuned_option <const> = command:option("--tuned",
         "Directory of tuning files (default: tuned/ beside the config)."):argname("DIR")
     if can_disable then
-        command:mutex(option, command:flag("--no-tuned",
+        command:mutex(tuned_option, command:flag("--no-tuned",
             "Take the planner's choice, whatever was tuned."))
     end
 end
@@ -389,10 +378,10 @@ local function build_parser()
         :argname("FILE"):count(1)
     verb:option("--output", "Where the results go (safetensors)."):argname("FILE"):count(1)
     verb:option("--threads", "Threads to run on."):argname("N")
-        :convert(whole_number("--threads", 1, 1024))
+        :convert(option.whole_number("--threads", 1, 1024))
     verb:option("--family", "Checkpoint family of the weight names."):argname("NAME")
     verb:option("--layer", "Layer of the checkpoint."):argname("N")
-        :convert(whole_number("--layer", 0, keys.MAX_SIZE))
+        :convert(option.whole_number("--layer", 0, keys.MAX_SIZE))
     add_tuned_options(verb, true)
     add_set_option(verb)
 

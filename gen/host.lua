@@ -28,7 +28,7 @@ local function cpu_name(cpuinfo, arch)
     return model or arch
 end
 
--- The machine described by two texts: {arch=, cpu=, flags={name=true}}.
+-- The machine described by two texts: {arch=, cpu=, flags={name=true}, cores={0, 1, …}}.
 function M.describe(machine, cpuinfo)
     local name <const> = machine:match("%S+") or "unknown"
     local flags <const> = {}
@@ -38,7 +38,11 @@ function M.describe(machine, cpuinfo)
         flags[flag] = true
     end
     local arch <const> = ARCH_NAMES[name] or name
-    return { arch = arch, cpu = cpu_name(cpuinfo, arch), flags = flags }
+    local cores <const> = {}
+    for number in ("\n" .. cpuinfo):gmatch("\nprocessor%s*:%s*(%d+)") do
+        cores[#cores + 1] = math.tointeger(tonumber(number))
+    end
+    return { arch = arch, cpu = cpu_name(cpuinfo, arch), flags = flags, cores = cores }
 end
 
 local this_machine

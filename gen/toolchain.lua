@@ -44,7 +44,8 @@ function M.find_program(name)
     return status == 0 and path and path:find("/", 1, true) and path or nil
 end
 
-local function split_words(text)
+-- "a b" -> {"a", "b"}
+function M.split_words(text)
     local words <const> = {}
     for word in text:gmatch("%S+") do
         words[#words + 1] = word
@@ -93,7 +94,7 @@ end
 
 -- The user's own compiler: $CC, else cc, gcc or clang.
 local function default_compiler()
-    local named <const> = split_words(os.getenv("CC") or "")
+    local named <const> = M.split_words(os.getenv("CC") or "")
     if #named > 0 then
         if not M.find_program(named[1]) then
             return nil, ("CC is %s, but there is no such program"):format(named[1])

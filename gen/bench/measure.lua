@@ -16,6 +16,8 @@ local WRONG <const>, TIMED_OUT <const>, KILLED <const> = 3, 124, 137
 local SIGNALS <const> = { [132] = "SIGILL", [134] = "SIGABRT", [135] = "SIGBUS", [136] = "SIGFPE",
     [137] = "SIGKILL", [139] = "SIGSEGV" }
 
+local MAX_SIGNAL <const> = 64 -- beyond, as ssh's 255, a status is no signal
+
 -- Environment for a BLAS: what it would choose itself, or the core that is asked for.
 local function blas_environment(core)
     local words <const> = { "env", "-u", "OPENBLAS_CORETYPE", "-u", "OPENBLAS_L2_SIZE",
@@ -47,7 +49,7 @@ local function failure(status, text, seconds)
     local last <const> = text:match("([^\n]*)%s*$")
     if (status == TIMED_OUT or status == KILLED) and seconds then
         return { kind = "hang", message = ("stopped after %g s"):format(seconds) }
-    elseif SIGNALS[status] or status > 128 then
+    elseif SIGNALS[status] or (status > 128 and status <= 128 + MAX_SIGNAL) then
         return { kind = "crash", message = SIGNALS[status] or "signal " .. status - 128 }
     end
     return { kind = "failed", message = last ~= "" and last:gsub("^probe: ", "")

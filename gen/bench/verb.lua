@@ -8,83 +8,43 @@ local fs <const> = require("gen.fs")
 local host <const> = require("gen.host")
 local html <const> = require("gen.bench.html")
 local isa <const> = require("gen.isa")
+local keys <const> = require("gen.keys")
 local manifest <const> = require("gen.manifest")
+local option <const> = require("gen.options")
 local session <const> = require("gen.bench.session")
 local table_text <const> = require("gen.bench.table")
 local toolchain <const> = require("gen.toolchain")
 
 local M = {}
 
-local function split(text, separator)
-    local words <const> = {}
-    for word in text:gmatch("[^" .. separator .. "]+") do
-        words[#words + 1] = word
-    end
-    return words
-end
-
--- A converter for a list of names out of `allowed`.
-local function list_of(option, allowed)
-    return function(text)
-        local names <const> = split(text, ",")
-        for _, name in ipairs(names) do
-            local known = false
-            for _, one in ipairs(allowed) do
-                known = known or one == name
-            end
-            if not known then
-                return nil, ("%s: there is no '%s' (allowed: %s)"):format(option, name,
-                    table.concat(allowed, ", "))
-            end
-        end
-        return #names > 0 and names or nil, option .. ": the list is empty"
-    end
-end
-
-local function number_from(option, low, high, is_whole)
-    return function(text)
-        local number = tonumber(text)
-        number = is_whole and math.tointeger(number) or not is_whole and number
-        if not number or number < low or number > high then
-            return nil, ("%s takes a number from %g to %g, got '%s'"):format(option, low, high,
-                text)
-        end
-        return number
-    end
-end
-
-local function words_of(text)
-    return split(text, " ")
-end
-
 function M.add_options(command, add_set_option)
     command:argument("CONFIG", "Config files (default: the benchmark set, bench/shapes)")
         :target("configs"):args("*")
     command:option("--isa", "Instruction sets (default: the vector ones this CPU runs).")
-        :argname("LIST"):convert(list_of("--isa", isa.names)):target("isas")
+        :argname("LIST"):convert(option.list_of("--isa", isa.names)):target("isas")
     command:option("--cc", "Compilers (default: gcc and clang, those that are here).")
-        :argname("LIST"):convert(list_of("--cc", { "gcc", "clang" })):target("compilers")
+        :argname("LIST"):convert(option.list_of("--cc", keys.compilers)):target("compilers")
     command:option("--json", "Write the results as JSON; in a directory, the CPU names the file.")
         :argname("FILE")
     command:option("--html", "Write a report with charts."):argname("FILE")
     command:flag("--short", "Check that everything works; the figures mean nothing.")
     command:flag("--no-blas", "Do not compare with OpenBLAS."):target("no_blas")
     command:option("--rounds", "Turns that all take (default: 3)."):argname("N")
-        :convert(number_from("--rounds", 1, 1000, true))
+        :convert(option.whole_number("--rounds", 1, 1000))
     command:option("--seconds", "Time for the samples of one turn (default: 0.3).")
-        :argname("S"):convert(number_from("--seconds", 0.001, 3600))
+        :argname("S"):convert(option.number("--seconds", 0.001, 3600))
     command:option("--fill", "Share of the keys that items with a length have (default: 1).")
-        :argname("SHARE"):convert(number_from("--fill", 0.001, 1))
+        :argname("SHARE"):convert(option.number("--fill", 0.001, 1))
     command:option("--logits", "Factor on the queries, and so on all logits (default: 1).")
-        :argname("FACTOR"):convert(number_from("--logits", 0.001, 1e6))
+        :argname("FACTOR"):convert(option.number("--logits", 0.001, 1e6))
     command:option("--cpu", "Core to stay on."):argname("N")
-        :convert(number_from("--cpu", 0, 1023, true))
+        :convert(option.whole_number("--cpu", 0, 1023))
     command:option("--work", "Directory of builds (default: build/bench, or the user's cache).")
         :argname("DIR")
     command:option("--runner", "Command in front of the measuring program: an emulator, ssh BOARD.")
-        :argname("CMD"):convert(words_of)
+        :argname("CMD"):convert(option.command("--runner"))
     command:option("--push", "Command that copies a file, {}, to where the runner runs.")
-        :argname("CMD"):convert(words_of)
+        :argname("CMD"):convert(option.command("--push"))
     add_set_option(command)
 end
 
@@ -133,12 +93,22 @@ local function choose_compilers(options)
         return options.compilers
     end
     local found <const> = {}
-    for _, name in ipairs({ "gcc", "clang" }) do
+    for _, name in ipairs(keys.compilers) do
         if toolchain.named_compiler(name, toolchain.arch_of(options.isas[1])) then
             found[#found + 1] = name
         end
     end
     return found
+end
+
+-- Which ISAs are measured is asked by --isa: in a config it would give one kernel two names.
+local function refuse_overrides(overrides)
+    for _, override in ipairs(overrides) do
+        if override[1] == "isa" then
+            return ("--set isa=%s: bench takes instruction sets from --isa"):format(
+                table.concat(override[2], ","))
+        end
+    end
 end
 
 local function check_options(options)
@@ -153,8 +123,9 @@ local function check_options(options)
                 name)
         end
     end
-    if options.push and not options.runner then
-        return nil, "--push needs a --runner that runs what was copied"
+    local problem <const> = option.refuse_place(options) or refuse_overrides(options.overrides)
+    if problem then
+        return nil, problem
     end
     options.compilers = choose_compilers(options)
     if #options.compilers == 0 then

@@ -17,6 +17,7 @@ local COMPILE_PATIENCE <const>, MIN_COMPILE_LIMIT <const> = 20, 60
 
 local BLAS <const>, BLAS_LIMIT <const> = "libopenblas.so.0", 20.0
 
+-- A process that ends without numbers, whatever became of it, has crashed.
 local STATUS <const> = { wrong = "wrong", crash = "crash", hang = "hang", failed = "crash" }
 
 local Lab <const> = {}
@@ -135,8 +136,9 @@ function Lab:item_of(candidate)
 end
 
 -- Runs a built item for at most `limit` seconds: the probe's numbers; or nil, status, message. The
--- seconds it took come fourth, or as run_seconds.
-function Lab:time(item, limit)
+-- seconds it took come fourth, or as run_seconds. Raises {message=} when what the runner does with
+-- the planner's default is neither a measurement nor a crash: it would do so with every other.
+function Lab:time(item, limit, is_default)
     local seconds
     local function capture(words, options)
         local status, text
@@ -146,7 +148,10 @@ function Lab:time(item, limit)
     local job <const> = self.job
     local numbers, problem = measure.run(item, { seconds = job.sample_seconds, timeout = limit,
         runner = job.runner, push = job.push, capture = capture })
-    if not numbers then
+    if not numbers and problem.kind == "failed" and job.runner and is_default then
+        error({ message = ("the planner's default does not run behind the runner %s: %s"):format(
+            table.concat(job.runner, " "), problem.message) }, 0)
+    elseif not numbers then
         return nil, STATUS[problem.kind], problem.message, seconds
     end
     -- A machine that is slow throughout has slow samples only.

@@ -122,10 +122,11 @@ local function limit_of(self)
 end
 
 -- Times of the machine's slow state say nothing beside those of its good state: another try or two.
-function Session:time(item)
+function Session:time(item, candidate)
     local numbers, status, message, seconds
     for _ = 1, TRIES do
-        numbers, status, message, seconds = self.lab:time(item, limit_of(self))
+        numbers, status, message, seconds = self.lab:time(item, limit_of(self),
+            candidate.key == self.space.default.key)
         if not numbers or numbers.state == "good" or not self.best
             or self.best.result.state == "slow" then
             break
@@ -153,7 +154,7 @@ function Session:examine(candidate)
         result.status, result.message = "compile", item.message
         return result
     end
-    local numbers <const>, status, message, seconds = self:time(item)
+    local numbers <const>, status, message, seconds = self:time(item, candidate)
     if not numbers then
         result.status, result.message, result.run_seconds = status, message, seconds
         return result
@@ -183,7 +184,7 @@ function Session:fight(first, second, rounds)
     local sides <const> = { { first, entry.first_times }, { second, entry.second_times } }
     for _ = 1, rounds do
         for _, side in ipairs(sides) do
-            local numbers <const>, status, message = self:time(self.lab:item_of(side[1]))
+            local numbers <const>, status, message = self:time(self.lab:item_of(side[1]), side[1])
             if not numbers then
                 entry.failed = ("%s: %s: %s"):format(side[1].key, status, message)
                 return entry

@@ -2,6 +2,8 @@
 --   input:  parsed options, and what every verb shares (see M.run)
 --   output: text on stdout and stderr; nil, or {code=, message=} to end with
 local host <const> = require("gen.host")
+local keys <const> = require("gen.keys")
+local option <const> = require("gen.options")
 local search <const> = require("gen.tune.search")
 local sweep <const> = require("gen.tune.sweep")
 
@@ -12,40 +14,6 @@ local FAILURE <const>, BAD_USAGE <const>, INTERRUPTED <const> = 1, 2, 130
 ----------------------------------------------------------------------------------------------------
 -- Options
 ----------------------------------------------------------------------------------------------------
-
-local function whole_number(option, low, high)
-    return function(text)
-        local number <const> = math.tointeger(tonumber(text))
-        if not number or number < low or number > high then
-            return nil, ("%s takes a whole number from %d to %d, got '%s'"):format(option, low,
-                high, text)
-        end
-        return number
-    end
-end
-
--- "a b" -> {"a", "b"}
-local function split_words(text)
-    local words <const> = {}
-    for word in text:gmatch("%S+") do
-        words[#words + 1] = word
-    end
-    if #words == 0 then
-        return nil, "a command is needed, not an empty text"
-    end
-    return words
-end
-
-local function compiler_list(text)
-    local names <const> = {}
-    for name in (text .. ","):gmatch("([^,]*),") do
-        if name ~= "gcc" and name ~= "clang" or names[1] == name then
-            return nil, ("--cc takes gcc, clang, or both with a comma, got '%s'"):format(text)
-        end
-        names[#names + 1] = name
-    end
-    return names
-end
 
 -- A name that ends up in comments of the emitted files.
 local function plain_label(text)
@@ -59,24 +27,24 @@ end
 function M.define(verb)
     verb:argument("CONFIG", "Config file (.lua or .json)."):target("configs"):args("+")
     verb:option("--budget", "Seconds for each config and ISA."):argname("SECONDS"):default("180")
-        :convert(whole_number("--budget", 1, 1000000))
+        :convert(option.whole_number("--budget", 1, 1000000))
     verb:option("--strategy", "Which plans are tried, in which order.")
         :choices(search.STRATEGIES):default("greedy")
     verb:option("--seed", "Seed of the random strategy."):argname("N")
-        :convert(whole_number("--seed", 0, 1 << 53))
+        :convert(option.whole_number("--seed", 0, 1 << 53))
     verb:option("--cc", "Compilers to try (default: those installed)."):argname("LIST")
-        :convert(compiler_list)
+        :convert(option.list_of("--cc", keys.compilers))
     verb:option("--jobs", "Compilers at a time (default: one a processor)."):argname("N")
-        :convert(whole_number("--jobs", 1, 1024))
+        :convert(option.whole_number("--jobs", 1, 1024))
     verb:flag("--resume", "Go on with the log of an earlier run.")
     verb:flag("--dry-run", "Say how many plans there are, why others are not tried, and which come "
         .. "first.")
     verb:option("--work", "Directory of logs, builds and reports."):argname("DIR")
         :default("build/tune")
     verb:option("--runner", "Command in front of the measuring program: an emulator, or ssh to a "
-        .. "board."):argname("CMD"):convert(split_words)
+        .. "board."):argname("CMD"):convert(option.command("--runner"))
     verb:option("--push", "Command that copies a file to where the runner finds it as ./FILE; {} "
-        .. "stands for the file."):argname("CMD"):convert(split_words)
+        .. "stands for the file."):argname("CMD"):convert(option.command("--push"))
     verb:option("--cpu", "What the CPU behind the runner is called."):argname("NAME")
         :convert(plain_label)
 end
@@ -110,6 +78,10 @@ end
 
 -- shared: variants, bar (gen.progress), say(format, …), tuned_dir(path).
 function M.run(options, shared)
+    local problem <const> = option.refuse_place(options)
+    if problem then
+        return { code = BAD_USAGE, message = problem }
+    end
     local bar <const> = shared.bar
     local results, interrupted = sweep.execute({
         variants = shared.variants, root = options.root, work = options.work,

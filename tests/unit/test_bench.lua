@@ -311,11 +311,18 @@ end
 
 function TestBenchCommand:test_usage_errors_measure_nothing()
     self.scratch:write("bad.lua", "return { seq_len = 0 }")
+    self.scratch:write("tiny.lua", "return { seq_len = 3, d_model = 8, heads = 2 }")
     local cases <const> = {
         { "no-such.lua", "no-such.lua" }, { "bad.lua", "seq_len" },
         { "--isa avx3", "avx3" }, { "--cc tcc", "tcc" }, { "--rounds 0", "--rounds" },
         { "--seconds much", "--seconds" }, { "--push 'cp {} x'", "--runner" },
-        { "--set heads=2", "CONFIG" },
+        { "--set heads=2", "CONFIG" }, { "--cc gcc,gcc", "'gcc' is there twice" },
+        { "--isa scalar,scalar", "'scalar' is there twice" }, { "--cc ''", "--cc" },
+        { "--isa scalar,", "--isa" }, { "--runner ''", "--runner takes a command" },
+        { "--runner sh --push '  '", "--push takes a command" },
+        { "--runner no-such-program", "--runner: there is no program 'no-such-program'" },
+        { "--cpu 1023", "--cpu 1023: this machine has no such core" }, { "--cpu x", "--cpu" },
+        { "tiny.lua --set isa=scalar,neon", "--set isa=scalar,neon: bench takes" },
     }
     if not host.can_run("neon") then
         cases[#cases + 1] = { "--isa neon", "--runner" }

@@ -65,6 +65,20 @@ function TestBenchBuild:fake(item, body)
     return { probe = item.probe, case = item.case, shared = shared, prefix = "fake" }
 end
 
+-- A core that there is not: the figures would be another one's.
+function TestBenchBuild:test_a_core_asked_for_is_the_core_or_nothing_is_measured()
+    local item <const> = assert(self.builder:add({ key = "pinned", isa = "scalar", compiler = "gcc",
+        record = small({}) }))
+    lu.assertTrue(self.builder:run())
+    lu.assertTrue(measure.prepare_truth(item.probe, item.case))
+    for _, attempt in ipairs({ measure.run, function() return measure.machine(item.probe,
+        { cpu = 1023 }) end }) do
+        local result <const>, problem = attempt(item, { seconds = 0.01, cpu = 1023 })
+        lu.assertNil(result)
+        lu.assertEquals(problem.message, "cannot stay on CPU 1023")
+    end
+end
+
 -- --fill reaches the kernel as lengths, and the answer it is judged by.
 function TestBenchBuild:test_items_have_the_share_of_keys_asked_for()
     local item <const> = assert(self.builder:add({ key = "filled", isa = "scalar", compiler = "gcc",

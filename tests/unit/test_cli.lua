@@ -84,7 +84,7 @@ function TestCli:test_bad_usage_exits_2()
         { "run small.lua --inputs x --output y --threads 0", "1 to 1024" },
         { "run small.lua --inputs x --output y --threads two", "1 to 1024" },
         { "run small.lua --inputs x --output y --layer 99999999999999999999",
-            "--layer takes a number from 0 to 2147483647, got '99999999999999999999'" },
+            "--layer takes a whole number from 0 to 2147483647, got '99999999999999999999'" },
         { "run small.lua --inputs x --output y --layer=-1", "0 to 2147483647" },
         { "--quiet --verbose isas", "can not be used together" },
         { "isas extra", "too many arguments" },

@@ -43,7 +43,7 @@ local ORDER <const> = {
     { "bundle" },
     { "generate" },
     { "toolchain" },
-    { "run", "tuned", "bench/build", "bench/measure", "bench/statistics", "bench/blas",
+    { "options", "run", "tuned", "bench/build", "bench/measure", "bench/statistics", "bench/blas",
         "bench/flops", "bench/svg", "tune/space", "tune/log", "tune/t4", "tune/page" },
     { "bench/table", "tune/search", "tune/lab" },
     { "bench/html", "bench/readme", "bench/session", "tune/session" },

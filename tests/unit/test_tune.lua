@@ -121,6 +121,8 @@ end
 function TestTune:test_bad_usage()
     for options, message in pairs({ ["--budget 0"] = "--budget", ["--budget 1.5"] = "--budget",
         ["--strategy best"] = "strategy", ["--cc tcc"] = "--cc", ["--runner ' '"] = "command",
+        ["--runner no-such-program"] = "'no-such-program'", ["--push 'cp {} x'"] = "--runner",
+        ["--push ''"] = "--push takes a command", ["--cc gcc,gcc"] = "twice", ["--cc ''"] = "--cc",
         ["--seed -1"] = "--seed", ["--cpu ''"] = "--cpu" }) do
         local run <const> = self:tune(options)
         lu.assertEquals(run.code, 2, options)
@@ -149,6 +151,19 @@ function TestTune:test_a_tuning_file_that_cannot_be_written()
     lu.assertStrContains(run.err, "--resume")
     lu.assertStrContains(fs.read(RUN_DIR .. "/report.html"), "Landscape")
     lu.assertNotNil(fs.read(RUN_DIR .. "/t4.json"))
+end
+
+-- A board that cannot be reached: nothing else would run either, and --resume can try it again.
+function TestTune:test_a_runner_that_cannot_start_the_default_ends_the_sweep()
+    self.scratch:write("runner.sh", "echo 'no route to host' >&2; exit 255")
+    local run = self:tune("--runner 'sh runner.sh'")
+    lu.assertEquals(run.code, 1)
+    lu.assertStrContains(run.out, "does not run behind the runner sh runner.sh: no route to host")
+    lu.assertEquals(#results_of(read_log()), 0)
+    self.scratch:write("runner.sh", 'exec "$@"')
+    run = self:tune("--runner 'sh runner.sh' --resume")
+    lu.assertEquals(run.code, 0, run.err)
+    lu.assertEquals(#results_of(read_log()), CANDIDATES)
 end
 
 -- The runner fails by the number of the build: crash, hang, wrong, not at all.
