@@ -36,12 +36,21 @@ local function needs_package(what, package)
     return ("%s; install it with: apt-get install %s"):format(what, package)
 end
 
+-- `command -v` would find the shell's own "true" in place of the program.
+local SEARCH <const> = [[
+case $1 in */*) test -f "$1" && test -x "$1" && echo "$1"; exit ;; esac
+set -f
+IFS=:
+for dir in $PATH; do
+    path=${dir:-.}/$1
+    test -f "$path" && test -x "$path" && echo "$path" && exit
+done
+exit 1]]
+
 -- Path of a program on $PATH (or of a path to one), nil when there is none.
 function M.find_program(name)
-    local status, text = process.capture({ "/bin/sh", "-c", 'command -v -- "$1"', "sh", name },
-        { quiet = true })
-    local path <const> = text:match("^[^\n]+")
-    return status == 0 and path and path:find("/", 1, true) and path or nil
+    local status, text = process.capture({ "/bin/sh", "-c", SEARCH, "sh", name }, { quiet = true })
+    return status == 0 and text:match("^[^\n]+") or nil
 end
 
 -- "a b" -> {"a", "b"}

@@ -17,6 +17,7 @@ local statistics <const> = require("gen.bench.statistics")
 local support <const> = require("tests.unit.support")
 local svg <const> = require("gen.bench.svg")
 local table_text <const> = require("gen.bench.table")
+local toolchain <const> = require("gen.toolchain")
 
 local function record_of(raw)
     raw.isa = "scalar"
@@ -359,6 +360,15 @@ function TestBenchCommand:test_outputs_are_checked_first()
         lu.assertEquals(self.scratch:list(), { "hard.json", "sub", "tiny.json" })
         lu.assertEquals(self.scratch:read("tiny.json"), TINY)
     end
+end
+
+-- The shell has "true" and "exec" of its own: one is a program as well.
+function TestBenchCommand:test_programs_are_told_from_words_of_the_shell()
+    lu.assertStrMatches(toolchain.find_program("true"), "/.*/true")
+    lu.assertNil(toolchain.find_program("exec"))
+    lu.assertNil(toolchain.find_program("/bin"))
+    lu.assertNil(toolchain.find_program(""))
+    lu.assertEquals(toolchain.find_program("./attngen"), "./attngen")
 end
 
 -- Two runs in one directory would measure each other's kernels.
