@@ -1,11 +1,11 @@
 /* How a kernel scales over threads, beside how the machine does.
  *   scaling KERNEL.so PREFIX THREADS [SECONDS]
- * Turns of: the FMA loop and an L1-hot product on one core, both on THREADS pinned cores at once, the
- * kernel on one thread, the kernel on a pool of THREADS. Best of each; a kernel scales perfectly when
- * its speed-up is that of the FMA loops. The product sees states of the machine that the FMA loop
- * does not: where it scales worse, nothing else can do better. Every answer of the pool must have the bits of the single thread's. Exit
- * status 3 when one has not, 1 on anything else. */
-#define _GNU_SOURCE
+ * Turns of: the FMA loop on one core and on THREADS pinned cores at once, the kernel on one thread
+ * and on a pool of THREADS, between two L1-hot products on all cores. Those see states of the machine
+ * that the FMA loop does not: a turn is good when both reach machine_floor of its FMA loops, and only
+ * good turns count; SECONDS (2) grow up to fivefold until GOOD_TURNS are. A kernel scales perfectly
+ * when its speed-up is that of the FMA loops. Every answer of the pool must have the bits of the
+ * single thread's. Exit status 3 when one has not, 1 on anything else. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
@@ -18,17 +18,19 @@
 
 #include "attngen/threads.h"
 #include "machine.h"
+#include "samples.h"
 
-enum { FMA_TURNS = 20000, PRODUCT_TURNS = 400, MAX_CPUS = 64, WRONG = 3 };
+enum {
+    FMA_TURNS = 20000,
+    PRODUCT_TURNS = 400,
+    MAX_CPUS = 64,
+    CALLS = 4, /* of a turn; the best counts */
+    GOOD_TURNS = 15,
+    MAX_TURNS = 5000,
+    WRONG = 3
+};
 
 typedef int pack_function(const attn_weights *, void *);
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void stay_on(int cpu)
 {
@@ -56,10 +58,10 @@ static void *run_core(void *argument)
     atomic_fetch_sub(job->waiting, 1);
     while (atomic_load(job->waiting) > 0) {
     }
-    const double start = now();
+    const double start = seconds_now();
     const double flops = job->is_product ? machine_product(PRODUCT_TURNS, operands, sink)
                                          : machine_fma(FMA_TURNS, sink);
-    job->rate = flops / (now() - start);
+    job->rate = flops / (seconds_now() - start);
     return NULL;
 }
 
@@ -114,17 +116,71 @@ static void *aligned(size_t bytes)
     return memset(memory, 0, bytes);
 }
 
-static double time_call(attn_pool *pool, const attn_kernel *kernel, const void *packed,
-                        const attn_args *args, void *workspace)
+static double least(double a, double b)
 {
-    const double start = now();
-    const attn_status status = attn_forward(pool, kernel, packed, args, workspace);
-    const double seconds = now() - start;
-    if (status.code != ATTN_OK) {
-        fprintf(stderr, "scaling: %s\n", status.message);
-        exit(1);
+    return a < b ? a : b;
+}
+
+static double most(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+/* Flops per second of the FMA loops, seconds of the kernel, on one core and on all. */
+typedef struct turn {
+    double fma_one, fma_all, one, all;
+    int is_good;
+} turn;
+
+/* Seconds of the best of CALLS calls. */
+static double time_calls(attn_pool *pool, const attn_kernel *kernel, const void *packed,
+                         const attn_args *args, void *workspace)
+{
+    double best = 0;
+    for (int i = 0; i < CALLS; i++) {
+        const double start = seconds_now();
+        const attn_status status = attn_forward(pool, kernel, packed, args, workspace);
+        const double seconds = seconds_now() - start;
+        if (status.code != ATTN_OK) {
+            fprintf(stderr, "scaling: %s\n", status.message);
+            exit(1);
+        }
+        best = i == 0 ? seconds : least(best, seconds);
     }
-    return seconds;
+    return best;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Of the good turns, of all where none is: best times, and the share of the FMA loops' speed-up, from
+ * the best of each and as the median of the turns. */
+static void report(const attn_kernel *kernel, int threads, const turn *turns, size_t count,
+                   size_t good)
+{
+    static double shares[MAX_TURNS];
+    turn best = {.one = 1e9, .all = 1e9};
+    size_t used = 0;
+    for (size_t i = 0; i < count; i++) {
+        const turn *const t = &turns[i];
+        if (good > 0 && !t->is_good) {
+            continue;
+        }
+        best.one = least(best.one, t->one);
+        best.all = least(best.all, t->all);
+        best.fma_one = most(best.fma_one, t->fma_one);
+        best.fma_all = most(best.fma_all, t->fma_all);
+        shares[used++] = t->one / t->all / (t->fma_all / t->fma_one);
+    }
+    qsort(shares, used, sizeof shares[0], by_value);
+    const double speed_up = best.one / best.all, loops = best.fma_all / best.fma_one;
+    printf("%-10s %-7s %9.1f us alone, %9.1f us on %d threads: x%.3f, %.3f of the FMA loops' x%.3f "
+           "(median %.3f); %zu of %zu turns good",
+           kernel->name, kernel->isa, best.one * 1e6, best.all * 1e6, threads, speed_up,
+           speed_up / loops, loops, shares[used / 2], good, count);
 }
 
 static int measure(const attn_kernel *kernel, pack_function *pack, int threads, const int *cpus,
@@ -163,33 +219,32 @@ static int measure(const attn_kernel *kernel, pack_function *pack, int threads, 
                       .weights = probabilities,
                       .k_cache = cache,
                       .v_cache = cache + floats};
-    double rates[2][2] = {{0}}, one = 1e9, all = 1e9; /* [is_product][on all cores] */
-    const double end = now() + seconds;
-    int differs = 0, turns = 0;
-    while (now() < end || turns < 5) {
-        for (int i = 0; i < 4; i++) {
-            const double rate = core_rate(i / 2, i % 2 ? threads : 1, cpus);
-            rates[i / 2][i % 2] = rate > rates[i / 2][i % 2] ? rate : rates[i / 2][i % 2];
+    static turn turns[MAX_TURNS];
+    size_t count = 0, good = 0;
+    const double start = seconds_now();
+    int differs = 0;
+    for (;;) {
+        const double elapsed = seconds_now() - start;
+        if (count == MAX_TURNS ||
+            (count >= 5 && elapsed > (good < GOOD_TURNS ? 5.0 : 1.0) * seconds)) {
+            break;
         }
-        for (int i = 0; i < 4; i++) {
-            args.y = alone;
-            const double t = time_call(NULL, kernel, packed, &args, workspace);
-            one = t < one ? t : one;
-        }
-        for (int i = 0; i < 4; i++) {
-            args.y = together;
-            const double t = time_call(pool, kernel, packed, &args, workspace);
-            all = t < all ? t : all;
-        }
+        turn *const t = &turns[count++];
+        const double before = core_rate(1, threads, cpus);
+        t->fma_one = core_rate(0, 1, cpus);
+        t->fma_all = core_rate(0, threads, cpus);
+        args.y = alone;
+        t->one = time_calls(NULL, kernel, packed, &args, workspace);
+        args.y = together;
+        t->all = time_calls(pool, kernel, packed, &args, workspace);
+        const double gate = least(before, core_rate(1, threads, cpus));
+        t->is_good = gate >= machine_floor * t->fma_all;
+        good += (size_t)t->is_good;
         differs |= memcmp(alone, together, kernel->y_elements * sizeof(float)) != 0;
-        turns++;
     }
     attn_pool_destroy(pool);
-    const double speed_up = one / all, fma = rates[0][1] / rates[0][0];
-    printf("%-10s %-7s %9.1f us alone, %9.1f us on %d threads: x%.3f, %.3f of the FMA loops' x%.3f "
-           "(products x%.3f); %s%s\n",
-           kernel->name, kernel->isa, one * 1e6, all * 1e6, threads, speed_up, speed_up / fma, fma,
-           rates[1][1] / rates[1][0], differs ? "BITS DIFFER" : "same bits",
+    report(kernel, threads, turns, count, good);
+    printf("; %s%s\n", differs ? "BITS DIFFER" : "same bits",
            kernel->cycles < ATTN_POOL_MIN_CYCLES ? "; short: one thread" : "");
     free(x);
     free(w);

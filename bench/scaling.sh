@@ -30,9 +30,9 @@ flags=$(echo "$isa" | cut -f 4)
 $cc -std=c11 -O3 -ffp-contract=fast -fno-tree-vectorize -fno-tree-slp-vectorize $flags \
     -DLANES="$lanes" -DREGISTERS="$registers" $include -c bench/machine.c -o "$out/machine.o"
 # shellcheck disable=SC2086
-$cc -std=c11 -O2 $include -Iruntime/src bench/scaling.c "$out/machine.o" runtime/src/edge/*.c \
-    runtime/src/host/threads.c runtime/src/host/cpu.c runtime/src/host/signature.c \
-    runtime/src/host/status.c -lpthread -ldl -lm -o "$out/scaling"
+$cc -std=c11 -O2 -D_GNU_SOURCE $include -Iruntime/src bench/scaling.c bench/samples.c \
+    "$out/machine.o" runtime/src/edge/*.c runtime/src/host/threads.c runtime/src/host/cpu.c \
+    runtime/src/host/signature.c runtime/src/host/status.c -lpthread -ldl -lm -o "$out/scaling"
 
 failed=0
 for config; do
