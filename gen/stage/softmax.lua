@@ -25,7 +25,7 @@ local NEAR_END <const> = { [2] = -142.0, [0] = -98.4 }
 -- How far above its reference a row's maximum may lie, lowest and highest, for logits in powers of
 -- two (base 2) and of e. Weights are 2^16 times 2^(logit - reference): the largest of a row is then
 -- at least 1, so that nothing within 2^-125 of it is lost, and at most 2^48, which leaves room for
--- values up to 2^79.
+-- values up to 2^80 divided by the number of keys.
 local REACH <const> = { [2] = { -16.0, 32.0 }, [0] = { -11.0, 22.0 } }
 
 -- Runs build(body, i) for i in [0, count); count is an integer or an index.
