@@ -48,9 +48,7 @@ end
 
 local function emit_steps(block, spec, k, count)
     if count == 0 then return end
-    for _, line in ipairs(spec.prefetch and spec.prefetch(k, block) or {}) do
-        block:run("prefetch", line)
-    end
+    if spec.prefetch then spec.prefetch(block, k) end
     for i = 0, count - 1 do
         if spec.ahead and i % numbers.rows_a_page(spec.ahead.row) == 0 then
             block:run("prefetch_soon", spec.ahead.line(k + i))
@@ -132,8 +130,8 @@ end
 --   load_a(block, name, mem), load_b(block, name, mem, v)
 --                      how a vector comes from there (nil: A by broadcast, B as it lies)
 --   start(r, v)        op and arguments of what is added to the product; nil: zero
---   prefetch(k, block) list of memory to ask for at depth k, once a turn; nil: none
---   prefetch_first(k, block)
+--   prefetch(block, k) asks for memory at depth k, once a turn; nil: none
+--   prefetch_first(block, k)
 --                      the same during the first sum, before the tile is stored; nil: as later
 --   ahead              {row = floats from depth to depth, line(k) = memory pages behind depth k's}:
 --                      a line of every page is asked for; nil: none

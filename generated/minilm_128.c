@@ -927,7 +927,7 @@ APART void scores_open_64(const float *restrict query_rows, const float *restric
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4096), _MM_HINT_T1);
         _mm_prefetch((const char *)(query_rows + 16 * key + 4096), _MM_HINT_T1);
         const size_t next_out0 = 16 * key / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out0 + 32), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out0 + 32), _MM_HINT_ET0);
         max0 = _mm512_max_ps(max0, c1_0);
         const __m512 x1_0 = _mm512_sub_ps(c1_0, ref0);
         const __m512 p1_0 = vec_exp2(x1_0);
@@ -952,7 +952,7 @@ APART void scores_open_64(const float *restrict query_rows, const float *restric
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4112), _MM_HINT_T1);
         _mm_prefetch((const char *)(query_rows + 16 * key + 4112), _MM_HINT_T1);
         const size_t next_out1 = (16 * key + 16) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out1 + 48), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out1 + 48), _MM_HINT_ET0);
         max0 = _mm512_max_ps(max0, c2_0);
         const __m512 x2_0 = _mm512_sub_ps(c2_0, ref0);
         const __m512 p2_0 = vec_exp2(x2_0);
@@ -977,7 +977,7 @@ APART void scores_open_64(const float *restrict query_rows, const float *restric
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4128), _MM_HINT_T1);
         _mm_prefetch((const char *)(query_rows + 16 * key + 4128), _MM_HINT_T1);
         const size_t next_out2 = (16 * key + 32) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out2 + 64), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out2 + 64), _MM_HINT_ET0);
         max0 = _mm512_max_ps(max0, c3_0);
         const __m512 x3_0 = _mm512_sub_ps(c3_0, ref0);
         const __m512 p3_0 = vec_exp2(x3_0);
@@ -1002,7 +1002,7 @@ APART void scores_open_64(const float *restrict query_rows, const float *restric
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4144), _MM_HINT_T1);
         _mm_prefetch((const char *)(query_rows + 16 * key + 4144), _MM_HINT_T1);
         const size_t next_out3 = (16 * key + 48) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out3 + 80), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out3 + 80), _MM_HINT_ET0);
         max0 = _mm512_max_ps(max0, c4_0);
         const __m512 x4_0 = _mm512_sub_ps(c4_0, ref0);
         const __m512 p4_0 = vec_exp2(x4_0);
@@ -1027,7 +1027,7 @@ APART void scores_open_64(const float *restrict query_rows, const float *restric
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4160), _MM_HINT_T1);
         _mm_prefetch((const char *)(query_rows + 16 * key + 4160), _MM_HINT_T1);
         const size_t next_out4 = (16 * key + 64) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out4 + 96), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out4 + 96), _MM_HINT_ET0);
         max0 = _mm512_max_ps(max0, c5_0);
         const __m512 x5_0 = _mm512_sub_ps(c5_0, ref0);
         const __m512 p5_0 = vec_exp2(x5_0);
@@ -1052,7 +1052,7 @@ APART void scores_open_64(const float *restrict query_rows, const float *restric
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4176), _MM_HINT_T1);
         _mm_prefetch((const char *)(query_rows + 16 * key + 4176), _MM_HINT_T1);
         const size_t next_out5 = (16 * key + 80) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out5 + 112), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out5 + 112), _MM_HINT_ET0);
     }
     _mm512_storeu_ps(maxima, max0);
     _mm512_storeu_ps(sums, sum0);
@@ -1178,7 +1178,7 @@ APART void scores_masked_64(const float *restrict query_rows, const float *restr
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4096), _MM_HINT_T1);
         _mm_prefetch((const char *)(query_rows + 16 * key + 4096), _MM_HINT_T1);
         const size_t next_out0 = 16 * key / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out0 + 32), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out0 + 32), _MM_HINT_ET0);
         const int in_length1 = (key + 1) < length;
         const __mmask16 row1 = (__mmask16)(0u - (unsigned)(in_length1));
         const __m512 s1_0 = _mm512_mask_blend_ps(row1, hidden, c1_0);
@@ -1209,7 +1209,7 @@ APART void scores_masked_64(const float *restrict query_rows, const float *restr
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4112), _MM_HINT_T1);
         _mm_prefetch((const char *)(query_rows + 16 * key + 4112), _MM_HINT_T1);
         const size_t next_out1 = (16 * key + 16) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out1 + 48), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out1 + 48), _MM_HINT_ET0);
         const int in_length2 = (key + 2) < length;
         const __mmask16 row2 = (__mmask16)(0u - (unsigned)(in_length2));
         const __m512 s2_0 = _mm512_mask_blend_ps(row2, hidden, c2_0);
@@ -1240,7 +1240,7 @@ APART void scores_masked_64(const float *restrict query_rows, const float *restr
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4128), _MM_HINT_T1);
         _mm_prefetch((const char *)(query_rows + 16 * key + 4128), _MM_HINT_T1);
         const size_t next_out2 = (16 * key + 32) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out2 + 64), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out2 + 64), _MM_HINT_ET0);
         const int in_length3 = (key + 3) < length;
         const __mmask16 row3 = (__mmask16)(0u - (unsigned)(in_length3));
         const __m512 s3_0 = _mm512_mask_blend_ps(row3, hidden, c3_0);
@@ -1271,7 +1271,7 @@ APART void scores_masked_64(const float *restrict query_rows, const float *restr
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4144), _MM_HINT_T1);
         _mm_prefetch((const char *)(query_rows + 16 * key + 4144), _MM_HINT_T1);
         const size_t next_out3 = (16 * key + 48) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out3 + 80), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out3 + 80), _MM_HINT_ET0);
         const int in_length4 = (key + 4) < length;
         const __mmask16 row4 = (__mmask16)(0u - (unsigned)(in_length4));
         const __m512 s4_0 = _mm512_mask_blend_ps(row4, hidden, c4_0);
@@ -1302,7 +1302,7 @@ APART void scores_masked_64(const float *restrict query_rows, const float *restr
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4160), _MM_HINT_T1);
         _mm_prefetch((const char *)(query_rows + 16 * key + 4160), _MM_HINT_T1);
         const size_t next_out4 = (16 * key + 64) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out4 + 96), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out4 + 96), _MM_HINT_ET0);
         const int in_length5 = (key + 5) < length;
         const __mmask16 row5 = (__mmask16)(0u - (unsigned)(in_length5));
         const __m512 s5_0 = _mm512_mask_blend_ps(row5, hidden, c5_0);
@@ -1333,7 +1333,7 @@ APART void scores_masked_64(const float *restrict query_rows, const float *restr
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4176), _MM_HINT_T1);
         _mm_prefetch((const char *)(query_rows + 16 * key + 4176), _MM_HINT_T1);
         const size_t next_out5 = (16 * key + 80) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out5 + 112), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out5 + 112), _MM_HINT_ET0);
     }
     _mm512_storeu_ps(maxima, max0);
     _mm512_storeu_ps(sums, sum0);
@@ -1419,7 +1419,7 @@ APART void scores_rest_64(const float *restrict query_rows, const float *restric
         _mm_prefetch((const char *)(key_rows + 32 * query0 + 6112), _MM_HINT_T1);
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 6112), _MM_HINT_T1);
         _mm_prefetch((const char *)(query_rows + 6112), _MM_HINT_T1);
-        _mm_prefetch((const char *)(out_rows + 24224), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 24224), _MM_HINT_ET0);
         const int in_length1 = 127 < length;
         const __mmask16 row1 = (__mmask16)(0u - (unsigned)(in_length1));
         const __m512 s1_0 = _mm512_mask_blend_ps(row1, hidden, c1_0);
@@ -1449,7 +1449,7 @@ APART void scores_rest_64(const float *restrict query_rows, const float *restric
         _mm_prefetch((const char *)(key_rows + 32 * query0 + 6128), _MM_HINT_T1);
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 6128), _MM_HINT_T1);
         _mm_prefetch((const char *)(query_rows + 6128), _MM_HINT_T1);
-        _mm_prefetch((const char *)(out_rows + 24240), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 24240), _MM_HINT_ET0);
     }
     _mm512_storeu_ps(maxima, max0);
     _mm512_storeu_ps(sums, sum0);
@@ -1704,7 +1704,7 @@ APART void try_scores_open_64(const float *restrict query_rows, const float *res
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4096), _MM_HINT_T1);
         _mm_prefetch((const char *)(query_rows + 16 * key + 4096), _MM_HINT_T1);
         const size_t next_out0 = 16 * key / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out0 + 32), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out0 + 32), _MM_HINT_ET0);
         const __m512 p1_0 = vec_exp2(c1_0);
         sum0 = _mm512_add_ps(sum0, p1_0);
         _mm512_storeu_ps(scores + 64 * key + 64, p1_0);
@@ -1721,7 +1721,7 @@ APART void try_scores_open_64(const float *restrict query_rows, const float *res
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4112), _MM_HINT_T1);
         _mm_prefetch((const char *)(query_rows + 16 * key + 4112), _MM_HINT_T1);
         const size_t next_out1 = (16 * key + 16) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out1 + 48), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out1 + 48), _MM_HINT_ET0);
         const __m512 p2_0 = vec_exp2(c2_0);
         sum0 = _mm512_add_ps(sum0, p2_0);
         _mm512_storeu_ps(scores + 64 * key + 128, p2_0);
@@ -1738,7 +1738,7 @@ APART void try_scores_open_64(const float *restrict query_rows, const float *res
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4128), _MM_HINT_T1);
         _mm_prefetch((const char *)(query_rows + 16 * key + 4128), _MM_HINT_T1);
         const size_t next_out2 = (16 * key + 32) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out2 + 64), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out2 + 64), _MM_HINT_ET0);
         const __m512 p3_0 = vec_exp2(c3_0);
         sum0 = _mm512_add_ps(sum0, p3_0);
         _mm512_storeu_ps(scores + 64 * key + 192, p3_0);
@@ -1755,7 +1755,7 @@ APART void try_scores_open_64(const float *restrict query_rows, const float *res
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4144), _MM_HINT_T1);
         _mm_prefetch((const char *)(query_rows + 16 * key + 4144), _MM_HINT_T1);
         const size_t next_out3 = (16 * key + 48) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out3 + 80), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out3 + 80), _MM_HINT_ET0);
         const __m512 p4_0 = vec_exp2(c4_0);
         sum0 = _mm512_add_ps(sum0, p4_0);
         _mm512_storeu_ps(scores + 64 * key + 256, p4_0);
@@ -1772,7 +1772,7 @@ APART void try_scores_open_64(const float *restrict query_rows, const float *res
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4160), _MM_HINT_T1);
         _mm_prefetch((const char *)(query_rows + 16 * key + 4160), _MM_HINT_T1);
         const size_t next_out4 = (16 * key + 64) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out4 + 96), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out4 + 96), _MM_HINT_ET0);
         const __m512 p5_0 = vec_exp2(c5_0);
         sum0 = _mm512_add_ps(sum0, p5_0);
         _mm512_storeu_ps(scores + 64 * key + 320, p5_0);
@@ -1789,7 +1789,7 @@ APART void try_scores_open_64(const float *restrict query_rows, const float *res
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4176), _MM_HINT_T1);
         _mm_prefetch((const char *)(query_rows + 16 * key + 4176), _MM_HINT_T1);
         const size_t next_out5 = (16 * key + 80) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out5 + 112), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out5 + 112), _MM_HINT_ET0);
     }
     _mm512_storeu_ps(sums, sum0);
     _mm512_storeu_ps(sums + 16, sum1);
@@ -1895,7 +1895,7 @@ APART void try_scores_masked_64(const float *restrict query_rows, const float *r
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4096), _MM_HINT_T1);
         _mm_prefetch((const char *)(query_rows + 16 * key + 4096), _MM_HINT_T1);
         const size_t next_out0 = 16 * key / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out0 + 32), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out0 + 32), _MM_HINT_ET0);
         const int in_length1 = (key + 1) < length;
         const __mmask16 row1 = (__mmask16)(0u - (unsigned)(in_length1));
         const __m512 s1_0 = _mm512_mask_blend_ps(row1, hidden, c1_0);
@@ -1918,7 +1918,7 @@ APART void try_scores_masked_64(const float *restrict query_rows, const float *r
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4112), _MM_HINT_T1);
         _mm_prefetch((const char *)(query_rows + 16 * key + 4112), _MM_HINT_T1);
         const size_t next_out1 = (16 * key + 16) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out1 + 48), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out1 + 48), _MM_HINT_ET0);
         const int in_length2 = (key + 2) < length;
         const __mmask16 row2 = (__mmask16)(0u - (unsigned)(in_length2));
         const __m512 s2_0 = _mm512_mask_blend_ps(row2, hidden, c2_0);
@@ -1941,7 +1941,7 @@ APART void try_scores_masked_64(const float *restrict query_rows, const float *r
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4128), _MM_HINT_T1);
         _mm_prefetch((const char *)(query_rows + 16 * key + 4128), _MM_HINT_T1);
         const size_t next_out2 = (16 * key + 32) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out2 + 64), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out2 + 64), _MM_HINT_ET0);
         const int in_length3 = (key + 3) < length;
         const __mmask16 row3 = (__mmask16)(0u - (unsigned)(in_length3));
         const __m512 s3_0 = _mm512_mask_blend_ps(row3, hidden, c3_0);
@@ -1964,7 +1964,7 @@ APART void try_scores_masked_64(const float *restrict query_rows, const float *r
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4144), _MM_HINT_T1);
         _mm_prefetch((const char *)(query_rows + 16 * key + 4144), _MM_HINT_T1);
         const size_t next_out3 = (16 * key + 48) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out3 + 80), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out3 + 80), _MM_HINT_ET0);
         const int in_length4 = (key + 4) < length;
         const __mmask16 row4 = (__mmask16)(0u - (unsigned)(in_length4));
         const __m512 s4_0 = _mm512_mask_blend_ps(row4, hidden, c4_0);
@@ -1987,7 +1987,7 @@ APART void try_scores_masked_64(const float *restrict query_rows, const float *r
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4160), _MM_HINT_T1);
         _mm_prefetch((const char *)(query_rows + 16 * key + 4160), _MM_HINT_T1);
         const size_t next_out4 = (16 * key + 64) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out4 + 96), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out4 + 96), _MM_HINT_ET0);
         const int in_length5 = (key + 5) < length;
         const __mmask16 row5 = (__mmask16)(0u - (unsigned)(in_length5));
         const __m512 s5_0 = _mm512_mask_blend_ps(row5, hidden, c5_0);
@@ -2010,7 +2010,7 @@ APART void try_scores_masked_64(const float *restrict query_rows, const float *r
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 16 * key + 4176), _MM_HINT_T1);
         _mm_prefetch((const char *)(query_rows + 16 * key + 4176), _MM_HINT_T1);
         const size_t next_out5 = (16 * key + 80) / 32;
-        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out5 + 112), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 16 * key + 352 * next_out5 + 112), _MM_HINT_ET0);
     }
     _mm512_storeu_ps(sums, sum0);
     _mm512_storeu_ps(sums + 16, sum1);
@@ -2075,7 +2075,7 @@ APART void try_scores_rest_64(const float *restrict query_rows, const float *res
         _mm_prefetch((const char *)(key_rows + 32 * query0 + 6112), _MM_HINT_T1);
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 6112), _MM_HINT_T1);
         _mm_prefetch((const char *)(query_rows + 6112), _MM_HINT_T1);
-        _mm_prefetch((const char *)(out_rows + 24224), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 24224), _MM_HINT_ET0);
         const int in_length1 = 127 < length;
         const __mmask16 row1 = (__mmask16)(0u - (unsigned)(in_length1));
         const __m512 s1_0 = _mm512_mask_blend_ps(row1, hidden, c1_0);
@@ -2097,7 +2097,7 @@ APART void try_scores_rest_64(const float *restrict query_rows, const float *res
         _mm_prefetch((const char *)(key_rows + 32 * query0 + 6128), _MM_HINT_T1);
         _mm_prefetch((const char *)(value_rows + 32 * query0 + 6128), _MM_HINT_T1);
         _mm_prefetch((const char *)(query_rows + 6128), _MM_HINT_T1);
-        _mm_prefetch((const char *)(out_rows + 24240), _MM_HINT_T1);
+        _mm_prefetch((const char *)(out_rows + 24240), _MM_HINT_ET0);
     }
     _mm512_storeu_ps(sums, sum0);
     _mm512_storeu_ps(sums + 16, sum1);

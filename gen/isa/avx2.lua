@@ -46,7 +46,7 @@ return {
     header = "immintrin.h",
     guard = { condition = "defined(__AVX2__) && defined(__FMA__)",
         message = "compile with -mavx2 -mfma" },
-    flags = { "-mavx2", "-mfma" },
+    flags = { "-mavx2", "-mfma", "-mprfchw" },
     features = "ATTN_CPU_AVX2",
     cpu_test = { "avx2", "fma" },
     types = { vec = "__m256", mask = "__m256" },
@@ -103,6 +103,7 @@ return {
         },
         prefetch = { text = "_mm_prefetch((const char *)($1), _MM_HINT_T1)" },
         prefetch_soon = { text = "_mm_prefetch((const char *)($1), _MM_HINT_T0)" },
+        prefetch_write = { text = "_mm_prefetch((const char *)($1), _MM_HINT_ET0)" },
     },
     helpers = groups.with({
         spread = { text = [[

@@ -94,7 +94,7 @@ return {
         message = "compile with -mavx512f -mavx512bw -mavx512dq -mavx512vl",
     },
     flags = { "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma",
-        "-mprefer-vector-width=512" },
+        "-mprfchw", "-mprefer-vector-width=512" },
     features = "ATTN_CPU_AVX512",
     cpu_test = { "avx512f", "avx512bw", "avx512dq", "avx512vl", "fma" },
     types = { vec = "__m512", mask = "__mmask16" },
@@ -151,6 +151,7 @@ return {
         },
         prefetch = { text = "_mm_prefetch((const char *)($1), _MM_HINT_T1)" },
         prefetch_soon = { text = "_mm_prefetch((const char *)($1), _MM_HINT_T0)" },
+        prefetch_write = { text = "_mm_prefetch((const char *)($1), _MM_HINT_ET0)" },
     },
     helpers = groups.with({
         spread = { text = [[

@@ -82,6 +82,7 @@ return {
         has_nan_part = { text = "has_nan_part($1, $2)", helper = "has_nan_part" },
         prefetch = { text = "prefetch_line($1)", helper = "prefetch_line" },
         prefetch_soon = { text = "prefetch_soon($1)", helper = "prefetch_soon" },
+        prefetch_write = { text = "prefetch_write($1)", helper = "prefetch_write" },
     },
     helpers = {
         spread = { text = [[
@@ -163,6 +164,16 @@ static inline void prefetch_soon(const float *src)
 {
 #if defined(__GNUC__)
     __builtin_prefetch(src, 0, 3);
+#else
+    (void)src;
+#endif
+}
+]] },
+        prefetch_write = { text = [[
+static inline void prefetch_write(const float *src)
+{
+#if defined(__GNUC__)
+    __builtin_prefetch(src, 1, 3);
 #else
     (void)src;
 #endif

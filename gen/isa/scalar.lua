@@ -79,6 +79,7 @@ return {
         has_nan_part = { text = "($1 != $1)" },
         prefetch = { text = "(void)($1)" },
         prefetch_soon = { text = "(void)($1)" },
+        prefetch_write = { text = "(void)($1)" },
     },
     helpers = {
         round_up = { text = [[

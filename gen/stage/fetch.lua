@@ -58,7 +58,9 @@ local function blocks_ahead(ctx)
     add("next_key", ctx.key_rows, plan.k, plan.score_dim)
     add("next_value", ctx.value_rows, plan.v, plan.value_dim)
     list[#list + 1] = queries(ctx, "next_query", ctx.query_rows, plan.q, plan.score_dim)
-    list[#list + 1] = queries(ctx, "next_out", ctx.out_rows, plan.out, plan.value_dim)
+    local out <const> = queries(ctx, "next_out", ctx.out_rows, plan.out, plan.value_dim)
+    out.written = true
+    list[#list + 1] = out
     return list
 end
 
@@ -70,9 +72,9 @@ local function tiles_ahead(ctx, rows)
     }
 end
 
--- What a tile of `rows` keys from key0 on asks for: inside(k, block) lists the memory for a turn of
--- its product (nil: none), beside(block, r) asks for the rest with the weights of key r. There is
--- room for few lines there: many would wait for each other.
+-- What a tile of `rows` keys from key0 on asks for: inside(block, k) in a turn of its product (nil:
+-- nothing), beside(block, r) the rest with the weights of key r. There is room for few lines there:
+-- many would wait for each other.
 function fetch.build(ctx, key0, rows)
     local plan <const> = ctx.plan
     local depth <const>, unroll <const> = plan.score_dim, plan.attention.scores_unroll
@@ -83,22 +85,21 @@ function fetch.build(ctx, key0, rows)
         local list <const> = one.lines > rows and inner or outer
         list[#list + 1] = one
     end
-    local function inside(k, block)
-        local lines <const> = {}
+    local function ask(block, one, at)
+        block:run(one.written and "prefetch_write" or "prefetch", place(block, one, at, taken))
+    end
+    local function inside(block, k)
         for _, one in ipairs(inner) do
             local a_step <const> = ceil_div(rows * one.floats_a_key, depth)
             for i = 0, ceil_div(a_step * unroll, LINE_FLOATS) - 1 do
-                lines[#lines + 1] = place(block, one,
-                    key0 * one.floats_a_key + k * a_step + i * LINE_FLOATS, taken)
+                ask(block, one, key0 * one.floats_a_key + k * a_step + i * LINE_FLOATS)
             end
         end
-        return lines
     end
     local function beside(block, r)
         for _, one in ipairs(outer) do
             for i = r * one.lines // rows, (r + 1) * one.lines // rows - 1 do
-                block:run("prefetch",
-                    place(block, one, key0 * one.floats_a_key + i * LINE_FLOATS, taken))
+                ask(block, one, key0 * one.floats_a_key + i * LINE_FLOATS)
             end
         end
     end

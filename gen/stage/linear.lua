@@ -34,21 +34,19 @@ local function element_offset(projection, k)
     return (k + -head) * blocks.rows + head
 end
 
--- Memory to ask for in the turn at step k of a tile's first sum: turns walk over the `rows` rows
--- from `row` on that the tile will write, of every head the panel has columns of.
-local function tile_lines(projection, group, options, row, rows, k)
+-- Asks for what the turn at step k of a tile's first sum walks over: the `rows` rows from `row` on
+-- that the tile will write, of every head the panel has columns of.
+local function ask_for_lines(block, projection, group, options, row, rows, k)
     local steps <const> = math.min(projection.depth, numbers.LONGEST_SUM)
     local step <const> = rows * options.output_row // steps + 1
-    local lines <const> = {}
     for _, offset in ipairs(group.vector_offsets) do
         if offset % options.output_row == 0 then
             for ahead = 0, step * projection.unroll - 1, LINE_FLOATS do
-                lines[#lines + 1] = ir.mem("out", row * options.output_row + k * step
-                    + (offset + ahead))
+                block:run("prefetch_write", ir.mem("out", row * options.output_row + k * step
+                    + (offset + ahead)))
             end
         end
     end
-    return lines
 end
 
 -- The tile_index-th tile of `rows` rows.
@@ -71,7 +69,7 @@ local function emit_tile(block, plan, projection, group, options, tile_index, ro
         block:note("where the tile goes")
         for r = 0, rows - 1 do
             for v = 0, group.vectors - 1, lines_apart do
-                block:run("prefetch", place(r, v))
+                block:run("prefetch_write", place(r, v))
             end
         end
     end
@@ -88,12 +86,9 @@ local function emit_tile(block, plan, projection, group, options, tile_index, ro
         start = projection.bias
             and function(_, v) return "load", ir.mem("panel", v * lanes) end or nil,
         carry = out, prefetch = next_panel,
-        prefetch_first = projection.prefetch_out == "line by line" and function(k)
-            local lines <const> = tile_lines(projection, group, options, row, rows, k)
-            for _, line in ipairs(next_panel and next_panel(k) or {}) do
-                lines[#lines + 1] = line
-            end
-            return lines
+        prefetch_first = projection.prefetch_out == "line by line" and function(body, k)
+            ask_for_lines(body, projection, group, options, row, rows, k)
+            if next_panel then next_panel(body, k) end
         end or nil,
         ahead = projection.ahead and { row = width,
             line = function(k) return ir.mem("panel", k * width + projection.ahead) end },
@@ -120,7 +115,7 @@ local function rows_function(plan, projection, group, options, rows, lone)
     options.prefetch = projection.prefetch and function(tile_index)
         local from <const> = lone and ir.index(0)
             or (tile_index + ir.var("first") * -1) * share
-        return function(k) return { ir.mem("next_panel", from + k * step) } end
+        return function(block, k) block:run("prefetch", ir.mem("next_panel", from + k * step)) end
     end
     local columns <const> = group.vectors * plan.machine.lanes
     local formula <const> = projection.bias and "bias + in . panel" or "in . panel"

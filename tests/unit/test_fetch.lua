@@ -22,11 +22,16 @@ local function lines_asked(ctx, rows)
         local here <const> = math.min(rows, shape.key_block - key0)
         local inside <const>, beside <const> = fetch.build(ctx, ir.index(key0), here)
         for k = 0, ctx.plan.score_dim - 1, shape.scores_unroll do
-            for _, mem in ipairs(inside and inside(ir.index(k), block) or {}) do note(mem) end
+            if inside then inside(block, ir.index(k)) end
         end
         for r = 0, here - 1 do beside(block, r) end
     end
-    for _, node in ipairs(block.nodes) do note(node.args[1]) end
+    for _, node in ipairs(block.nodes) do
+        note(node.args[1])
+        -- rows of the output are another core's until they are written
+        lu.assertEquals(node.op, node.args[1].base == "out_rows" and "prefetch_write"
+            or "prefetch")
+    end
     return asked
 end
 

@@ -68,7 +68,7 @@ end
 -- Where the tile goes is asked for until its first sum is put there, once a turn.
 function TestAhead:test_the_first_sum_asks_for_lines_of_its_own()
     local text <const> = product_text(768, 4, nil,
-        function(k) return { ir.mem("dst", k * 3) } end)
+        function(block, k) block:run("prefetch_write", ir.mem("dst", k * 3)) end)
     local asked <const> = {}
     for line in text:gmatch("%(void%)%((dst[^)]*)%)") do asked[#asked + 1] = line end
     lu.assertEquals(asked, { "dst + 3 * k" })

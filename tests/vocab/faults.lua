@@ -79,6 +79,7 @@ local ROUNDS <const> = {
         has_nan_part = function(ops) return ops.has_nan end,
         prefetch = function() return { text = "*($1) = 0.0f" } end,
         prefetch_soon = function() return { text = "*($1) = 0.0f" } end,
+        prefetch_write = function() return { text = "*($1) = 0.0f" } end,
     },
     {
         zip_low = function(ops) return ops.zip_high end,
@@ -122,6 +123,9 @@ local ROUNDS <const> = {
             return { text = "(void)*(const volatile float *)($1)" }
         end,
         prefetch_soon = function()
+            return { text = "(void)*(const volatile float *)($1)" }
+        end,
+        prefetch_write = function()
             return { text = "(void)*(const volatile float *)($1)" }
         end,
         has_nan = function() return { text = "1" } end,
