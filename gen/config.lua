@@ -24,17 +24,11 @@ M.format_errors = diagnostics.format_all
 -- Files
 ----------------------------------------------------------------------------------------------------
 
--- fs names the file in its messages, and so do we.
-local function strip_path(message, path)
-    local prefix <const> = path .. ": "
-    return message:sub(1, #prefix) == prefix and message:sub(#prefix + 1) or message
-end
-
 -- The text of a config without its byte order mark; nil and what is wrong.
 local function read_text(path)
     local text, message = fs.read(path, MAX_BYTES + 1)
     if not text then
-        return nil, "cannot be read: " .. strip_path(message, path)
+        return nil, "cannot be read: " .. fs.strip_path(message, path)
     elseif #text > MAX_BYTES then
         return nil, ("longer than %d bytes"):format(MAX_BYTES)
     end

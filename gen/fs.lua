@@ -83,6 +83,12 @@ function M.list(dir)
     return names
 end
 
+-- A message of this module without the path in front, for who names the file itself.
+function M.strip_path(message, path)
+    local prefix <const> = path .. ": "
+    return message:sub(1, #prefix) == prefix and message:sub(#prefix + 1) or message
+end
+
 -- Whole file, or its first `limit` bytes.
 function M.read(path, limit)
     if M.is_directory(path) then

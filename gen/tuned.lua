@@ -4,6 +4,7 @@
 -- A file is found by the config itself (its name apart), so that no index can go stale. It counts
 -- for the generator version that wrote it. Measures nothing.
 local config <const> = require("gen.config")
+local diagnostics <const> = require("gen.diagnostics")
 local fs <const> = require("gen.fs")
 local generate <const> = require("gen.generate")
 local manifest <const> = require("gen.manifest")
@@ -43,6 +44,53 @@ function M.encode(record, isa_name, result)
     return manifest.encode(data)
 end
 
+-- What emit relies on in every file of this version.
+local NEEDED <const> = { "plan", "level", "compiler", "cpu" }
+
+-- Equal as JSON.
+local function is_same_data(a, b)
+    return manifest.encode(a) == manifest.encode(b)
+end
+
+-- Errors about a file of this version that should be of a record and an ISA, or nil.
+local function check_origin(data, path, record, isa_name)
+    local errors <const> = {}
+    local function report(key, message, allowed, value)
+        errors[#errors + 1] = { file = path, key = key, value = value, message = message,
+            allowed = allowed }
+    end
+    if data.isa ~= isa_name then
+        report("isa", "is a tuning file for another ISA than its place says", isa_name,
+            data.isa)
+    end
+    -- Through JSON, as the file's own config came.
+    local wanted <const> = strict_json.decode(manifest.encode(M.config_of(record, isa_name)))
+    if type(data.config) ~= "table" or data.config == strict_json.null then
+        report("config", "is missing from the tuning file", "the config that was tuned",
+            data.config)
+    else
+        local names <const> = {}
+        for key in next, wanted do names[#names + 1] = key end
+        table.sort(names)
+        for _, name in ipairs(names) do
+            local found <const> = data.config[name]
+            if not is_same_data({ found }, { wanted[name] }) then
+                report("config." .. name, "the tuning file is of another config",
+                    diagnostics.render(wanted[name]), found)
+            end
+        end
+        if #errors == 0 and not is_same_data(data.config, wanted) then
+            report("config", "has keys in the tuning file that the config tuned has not")
+        end
+    end
+    for _, key in ipairs(NEEDED) do
+        if data[key] == nil then
+            report(key, "is missing from the tuning file")
+        end
+    end
+    return #errors > 0 and errors or nil
+end
+
 local function decode(text, path)
     local data <const>, message = strict_json.decode(text)
     if type(data) ~= "table" or data == strict_json.null then
@@ -52,6 +100,10 @@ local function decode(text, path)
         return nil, { { file = path, key = "format", value = data.format,
             message = "not the format of tuning files this version reads",
             allowed = tostring(M.FORMAT) } }
+    elseif type(data.generator) ~= "string" then
+        return nil, { { file = path, key = "generator", value = data.generator,
+            message = "the tuning file does not say which version wrote it",
+            allowed = M.GENERATOR } }
     end
     return data
 end
@@ -66,14 +118,19 @@ function M.find(dir, record, isa_name)
     end
     local text, message = fs.read(path, MAX_BYTES)
     if not text then
-        return nil, { { file = path, message = "cannot be read: " .. message } }
+        return nil, { { file = path, message = "cannot be read: "
+            .. fs.strip_path(message, path) } }
     end
     local data, errors = decode(text, path)
     if not data then
         return nil, errors
     elseif data.generator ~= M.GENERATOR then
         return nil, nil, ("%s: not used, since it was tuned with %s and this is %s; tune again")
-            :format(path, tostring(data.generator), M.GENERATOR)
+            :format(path, data.generator, M.GENERATOR)
+    end
+    errors = check_origin(data, path, record, isa_name)
+    if errors then
+        return nil, errors
     end
     local raw <const> = { plan = data.plan, unroll = data.unroll, level = data.level,
         compiler = data.compiler, cpu = data.cpu, file = select(2, fs.split(dir)) .. "/" .. name,

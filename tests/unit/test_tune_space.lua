@@ -11,6 +11,7 @@ local generate <const> = require("gen.generate")
 local keys <const> = require("gen.keys")
 local log <const> = require("gen.tune.log")
 local page <const> = require("gen.tune.page")
+local process <const> = require("gen.process")
 local search <const> = require("gen.tune.search")
 local space <const> = require("gen.tune.space")
 local support <const> = require("tests.unit.support")
@@ -477,6 +478,38 @@ function TestTuned:test_damaged_files_are_refused_by_name()
         lu.assertNil(record, edit[2])
         lu.assertStrContains(config.format_errors(errors), self.name)
     end
+end
+
+-- Moved, or edited: a file that is not of the config and the ISA it is found for.
+function TestTuned:test_files_of_something_else_are_refused_by_name()
+    for _, case in ipairs({ { '"isa":"avx2"', '"isa":"scalar"', "isa" },
+        { '"seq_len":17', '"seq_len":18', "config.seq_len" },
+        { '"seq_len":17,', "", "config.seq_len" },
+        { '"seq_len":17', '"seq_len":1e999', "config.seq_len" },
+        { '"seq_len":17', '"seq_len":17,"other":1', "config: has keys" },
+        { '"config":{.-},%s*"cpu"', '"config":null,"cpu"', "config" },
+        { '"config":{.-},%s*"cpu"', '"config":[1],"cpu"', "config.batch" },
+        { '"compiler":"clang",', "", "compiler" }, { '"cpu":"A CPU",', "", "cpu" },
+        { '"level":"%-O2",', "", "level" }, { '"generator":"[^"]*"', '"generator":7', "generator" },
+        { '"generator":"[^"]*",', "", "generator" } }) do
+        local whole <const> = self:write(RESULT)
+        lu.assertNotEquals(self:write(RESULT, case), whole, case[1])
+        local record <const>, errors = self:apply()
+        lu.assertNil(record, case[2])
+        local text <const> = config.format_errors(errors)
+        lu.assertStrContains(text, self.name)
+        lu.assertStrContains(text, ".json: " .. case[3])
+    end
+    self.scratch:write(self.name, ('{"format":1,"generator":"%s"}'):format(tuned.GENERATOR))
+    local _, errors = self:apply()
+    lu.assertStrContains(config.format_errors(errors), "plan: is missing")
+end
+
+function TestTuned:test_an_unreadable_file_is_named_once()
+    process.run({ "mkdir", "-p", self.scratch:path(self.name) })
+    local _, errors = self:apply()
+    local _, count = config.format_errors(errors):gsub(".json", "")
+    lu.assertEquals(count, 1)
 end
 
 function TestTuned:test_a_default_that_won_is_said()
