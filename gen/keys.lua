@@ -306,7 +306,14 @@ M.tuning_fields = { "plan", "unroll", "level", "compiler", "cpu", "file", "fnv1a
 -- Optimisation levels a kernel is compiled with; the first is the default.
 M.levels = { "-O3", "-O2" }
 M.compilers = { "gcc", "clang" }
-M.target_numbers = { "l1d", "l1i", "l2", "fma_latency", "fma_pipes" }
+-- Bytes, cycles and pipes beyond those of any machine: predictions stay below 2^63 cycles.
+M.target_fields = {
+    { name = "l1d", kind = "integer", most = 1 << 30 },
+    { name = "l1i", kind = "integer", most = 1 << 30 },
+    { name = "l2", kind = "integer", most = 1 << 30 },
+    { name = "fma_latency", kind = "integer", most = 32 },
+    { name = "fma_pipes", kind = "integer", most = 16 },
+}
 M.bias_names = { "q", "k", "v", "o" }
 
 M.by_name = {}
@@ -349,7 +356,7 @@ for _, entry in ipairs(M.list) do
     M.by_name[entry.name] = entry
 end
 
--- The legal values of a plan field, in words and as a list.
+-- The legal values of a field of plan or target, in words and as a list.
 function M.plan_allowed(field)
     if field.kind == "integer" then
         return ("integer from 1 to %d"):format(field.most)
@@ -382,6 +389,7 @@ local function names_of(list)
     return names
 end
 
+M.target_numbers = names_of(M.target_fields)
 M.plan_stage_names = names_of(M.plan_stages)
 for _, stage in ipairs(M.plan_stages) do
     stage.field_names = names_of(stage.fields)
@@ -412,8 +420,8 @@ local function add_plan_rows(rows)
                 M.plan_allowed(field))
         end
     end
-    for _, number in ipairs(M.target_numbers) do
-        rows[#rows + 1] = ("| `target.%s` | integer from 1 to %d |"):format(number, M.MAX_SIZE)
+    for _, field in ipairs(M.target_fields) do
+        rows[#rows + 1] = ("| `target.%s` | %s |"):format(field.name, M.plan_allowed(field))
     end
 end
 

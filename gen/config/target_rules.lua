@@ -177,10 +177,14 @@ end
 
 local function check_target(check, record)
     record.target = {}
+    local most <const> = {}
+    for _, field in ipairs(keys.target_fields) do
+        most[field.name] = field.most
+    end
     local value <const> = check.raw.target
     if value ~= nil and values.table(check, "target", value, keys.by_name.target.allowed) then
         values.fields(check, "target", value, keys.target_numbers, function(name, key, number)
-            record.target[name] = values.integer(check, key, number, 1, keys.MAX_SIZE)
+            record.target[name] = values.integer(check, key, number, 1, most[name])
         end)
     end
 end

@@ -19,7 +19,8 @@ function items.choose(problem, whole)
         if problem.mask.lengths or batch < LEAST_BLOCKS or whole.workspace_bytes <= l2 // 2 then
             return nil
         end
-        most = math.min(batch // LEAST_BLOCKS, l2 // 4 // (whole.workspace_bytes // batch))
+        local item_bytes <const> = math.max(1, whole.workspace_bytes // batch)
+        most = math.min(batch // LEAST_BLOCKS, l2 // 4 // item_bytes)
     end
     if most >= batch then return nil end
     for size = math.max(most, 1), 1, -1 do

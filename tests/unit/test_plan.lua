@@ -9,10 +9,12 @@ local config <const> = require("gen.config")
 local fold <const> = require("gen.fold")
 local generate <const> = require("gen.generate")
 local isa <const> = require("gen.isa")
+local config_keys <const> = require("gen.keys")
 local packing <const> = require("gen.packing")
 local plan <const> = require("gen.plan")
 local tiles <const> = require("gen.plan.tiles")
 local problem <const> = require("gen.problem")
+local report <const> = require("gen.report")
 
 -- The aim is 0.2 s on an idle machine, and the slowest is printed. A shared machine must not fail a
 -- commit over it, so the test looks for a different order of growth only.
@@ -484,6 +486,35 @@ function TestTiles:test_the_target_reaches_the_plan()
     lu.assertEquals(changed.machine.target.l1d, plain.machine.target.l1d)
     lu.assertTrue(changed.projections[1].cycles > plain.projections[1].cycles)
     lu.assertEquals(isa.get("avx2").target.fma_pipes, 2)
+end
+
+-- The ends of the ranges, together with shapes at the end of theirs.
+function TestTiles:test_extreme_targets_are_planned()
+    local shapes <const> = {
+        { op = "sdpa", batch = 1 << 21, seq_len = 1 << 18, kv_len = (1 << 18) - 9, heads = 1,
+            head_dim = 1 },
+        { op = "sdpa", batch = 1 << 20, seq_len = 1, kv_len = 5, heads = 1, head_dim = 1 },
+        { batch = 1 << 19, seq_len = 4096, d_model = 4096, heads = 1 },
+        { seq_len = 300, d_model = 640, heads = 4 },
+    }
+    local ends <const> = { {}, {} }
+    for _, field in ipairs(config_keys.target_fields) do
+        ends[1][field.name], ends[2][field.name] = 1, field.most
+    end
+    for index = 0, 31 do
+        local target <const> = {}
+        for bit, name in ipairs(config_keys.target_numbers) do
+            target[name] = ends[(index >> bit - 1 & 1) + 1][name]
+        end
+        for _, shape in ipairs(shapes) do
+            shape.target = target
+            for _, name in ipairs({ "scalar", "avx2" }) do
+                local built <const> = build_plan(shape, name)
+                lu.assertEquals(math.type(built.cycles), "integer")
+                lu.assertTrue(#report.lines(report.build(built)) > 0)
+            end
+        end
+    end
 end
 
 -- ---- Forms of the layer --------------------------------------------------------------------

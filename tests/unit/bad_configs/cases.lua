@@ -786,10 +786,16 @@ local CASES <const> = {
             .. 'did you mean "l2"?)',
     },
     { with { target = { l2 = 0 } },
-        'c.lua: target.l2 = 0: out of range (allowed: <SIZE>)',
+        'c.lua: target.l2 = 0: out of range (allowed: an integer from 1 to 1073741824)',
+    },
+    { with { target = { l1d = 2147483647, fma_latency = 2147483647, fma_pipes = 17 } },
+        'c.lua: target.fma_latency = 2147483647: out of range (allowed: an integer from 1 to 32)',
+        'c.lua: target.fma_pipes = 17: out of range (allowed: an integer from 1 to 16)',
+        'c.lua: target.l1d = 2147483647: out of range (allowed: an integer from 1 to 1073741824)',
     },
     { with { target = { l2 = 2.5 } },
-        'c.lua: target.l2 = 2.5: must be an integer, not the number 2.5 (allowed: <SIZE>)',
+        'c.lua: target.l2 = 2.5: must be an integer, not the number 2.5 (allowed: an '
+            .. 'integer from 1 to 1073741824)',
     },
     { with { target = "zen4" },
         'c.lua: target = "zen4": must be a table, not a string (allowed: a table of l1d, '
