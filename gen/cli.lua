@@ -110,6 +110,11 @@ end
 
 -- The variants with what was tuned for them.
 local function load_tuned_variants(options, paths)
+    if options.tuned and not fs.is_directory(options.tuned) then
+        stop(BAD_USAGE, ("--tuned %s: %s; name a directory of tuning files, or leave it out")
+            :format(options.tuned, fs.kind(options.tuned) and "is no directory"
+                or "does not exist"))
+    end
     local variants <const> = load_variants(paths, options.overrides)
     local all_errors <const> = {}
     for _, variant in ipairs(options.no_tuned and {} or variants) do

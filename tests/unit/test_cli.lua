@@ -260,6 +260,21 @@ function TestCli:test_full_stdout_is_an_error_of_everything_that_prints()
     end
 end
 
+-- A directory named in vain would silently give the planner's choice.
+function TestCli:test_tuning_files_are_where_the_user_says()
+    for _, arguments in ipairs({ "plan small.lua", "emit small.lua -o out",
+        "run small.lua --inputs x --output y --weights x" }) do
+        assert_refused(self.scratch:attngen(arguments .. " --tuned none"), 2,
+            "--tuned none: does not exist")
+        assert_refused(self.scratch:attngen(arguments .. " --tuned small.lua"), 2,
+            "--tuned small.lua: is no directory")
+        assert_refused(self.scratch:attngen(arguments .. " --tuned ''"), 2, "--tuned")
+    end
+    lu.assertEquals(self.scratch:list(), { "small.lua" })
+    lfs.mkdir(self.scratch:path("empty"))
+    lu.assertEquals(self.scratch:attngen("plan small.lua --tuned empty").code, 0)
+end
+
 -- A generator that fails in a way nobody foresaw: one line, the traceback only when asked for.
 function TestCli:test_internal_error()
     self.scratch:write("break.lua", [[
