@@ -409,7 +409,7 @@ function Builder:run()
     if not done then
         return nil, message
     end
-    local _, log = self.capture({ "ninja", "-f", path, "-k", 0, "-j", self.jobs, "--quiet" },
+    local status, log = self.capture({ "ninja", "-f", path, "-k", 0, "-j", self.jobs, "--quiet" },
         { merge = true })
     for _, item in ipairs(self.items) do
         finish_item(self, item)
@@ -417,7 +417,10 @@ function Builder:run()
     for _, name in ipairs(isa.names) do
         local probe <const> = self.probes[name]
         if probe and not fs.is_file(probe) then
-            return nil, "the measuring program cannot be built:\n" .. log
+            -- Where the log goes may be as full as where the program goes.
+            return nil, ("the measuring program cannot be built in %s:%s"):format(self.dir,
+                log:find("%S") and "\n" .. log or (" ninja ended with status %d and said nothing; "
+                    .. "is there room on that disk?"):format(status))
         end
     end
     return true

@@ -392,15 +392,4 @@ function M.overrides(space, candidate)
     return M.with_values(space.record, candidate.set).plan
 end
 
--- Number of pruned values by kind: {illegal=, same=, hopeless=}.
-function M.count_pruned(space)
-    local counts <const> = { illegal = 0, same = 0, hopeless = 0 }
-    for _, dimension in ipairs(space.dimensions) do
-        for _, value in ipairs(dimension.pruned) do
-            counts[value.kind] = counts[value.kind] + 1
-        end
-    end
-    return counts
-end
-
 return M

@@ -65,6 +65,17 @@ function TestBenchBuild:fake(item, body)
     return { probe = item.probe, case = item.case, shared = shared, prefix = "fake" }
 end
 
+-- On a full disk what the compiler said is lost as well.
+function TestBenchBuild:test_a_build_that_fails_without_a_word_is_explained()
+    local builder <const> = build.new({ root = ".", dir = self.scratch:path("full"),
+        capture = function() return 1, "" end })
+    assert(builder:add_probe("scalar"))
+    local ok <const>, message = builder:run()
+    lu.assertNil(ok)
+    lu.assertStrContains(message, self.scratch:path("full"))
+    lu.assertStrContains(message, "status 1 and said nothing")
+end
+
 -- A core that there is not: the figures would be another one's.
 function TestBenchBuild:test_a_core_asked_for_is_the_core_or_nothing_is_measured()
     local item <const> = assert(self.builder:add({ key = "pinned", isa = "scalar", compiler = "gcc",
