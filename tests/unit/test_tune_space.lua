@@ -81,7 +81,7 @@ function TestSpace:test_it_is_a_pure_function()
     lu.assertEquals(one.dimensions, other.dimensions)
     lu.assertTrue(one.size > 1000000)
     local target <const> = build({ seq_len = 17, d_model = 16, heads = 2, isa = "avx2",
-        target = { fma_latency = 40 } })
+        target = { fma_latency = 32 } })
     lu.assertNotEquals(dimension(one, "project.tile").values,
         dimension(target, "project.tile").values)
 end
