@@ -60,7 +60,7 @@
  *   context: tile 4x4, k unrolled by 1
  *   context: rows with NaN computed again from allowed keys
  *   matmul flops: projections 1048576, core 135168; at least 90344 cycles
- *   bytes: packed 66048, workspace 34560 (1792 more a part), stack under 8192, code about 7265
+ *   bytes: packed 66048, workspace 34560 (1792 more a part), stack under 8192, code about 11265
  *   workspace + 0: q, queries, head-major [head][row][dim]
  *   workspace + 2048: k, keys, head-major [head][row][dim]
  *   workspace + 4096: v, values, head-major [head][row][dim]

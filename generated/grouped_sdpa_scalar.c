@@ -40,7 +40,7 @@
  *   context: tile 2x4, k unrolled by 8
  *   context: rows with NaN computed again from allowed keys
  *   matmul flops: projections 0, core 49152; at least 35247 cycles
- *   bytes: packed 0, workspace 576 (576 more a part), stack under 6144, code about 3708
+ *   bytes: packed 0, workspace 576 (576 more a part), stack under 6144, code about 5868
  *   workspace of a part + 0: queries, query block, transposed: [head_dim][queries]
  *   workspace of a part + 32: scores, weights before division: [keys][queries]
  *   workspace of a part + 80: maxima, largest logit so far of each query

@@ -63,7 +63,7 @@
  *   context: rows with NaN computed again from allowed keys
  *   matmul flops: projections 150994944, core 25165824; at least 3123633 cycles
  *   bytes: packed 2363904, workspace 828480 (42048 more a part), stack under 32768, code about
- *     23590
+ *     49190
  *   workspace + 0: q, queries, head-major [head][row][dim]
  *   workspace + 49152: k, keys, head-major [head][row][dim]
  *   workspace + 98304: v, values, head-major [head][row][dim]

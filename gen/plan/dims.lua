@@ -75,11 +75,12 @@ end
 -- Vector instructions in the text of the kernel's attention.
 local function text_ops(problem, planned, widths, straight)
     local ops = 0
+    local chunks <const> = (straight or planned.unroll_chunks) and planned.chunks or 1
     for _, block in ipairs(planned.blocks) do
         local tile_ops = 0
         for _, group in ipairs(block.score_groups) do
             local copies <const> = planned.unroll_rows and group.count or 1
-            tile_ops = tile_ops + copies * (planned.chunks * (group.size * planned.lanes * 2)
+            tile_ops = tile_ops + copies * (chunks * (group.size * planned.lanes * 2)
                 + group.size * PAIR_OPS * planned.lanes)
         end
         local context_ops = 0
@@ -104,8 +105,7 @@ local function text_ops(problem, planned, widths, straight)
             if problem.return_weights then ops = ops + 3 * block.rows * problem.kv_len end
         end
     end
-    local width <const> = ceil_div(widths.value, planned.lanes)
-    return ops + 20 + width
+    return ops + 20 + (straight and ceil_div(widths.value, planned.lanes) or 1)
 end
 
 -- widths: {score, value}: depth of the scores and width of the values, a head.

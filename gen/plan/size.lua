@@ -14,6 +14,17 @@ local function product_ops(row_groups, column_groups, depth, straight)
     return ops
 end
 
+-- Vector instructions that follow each accumulator of a score tile: mask, maximum or judgement,
+-- exp2, sum, store. gcc's and clang's kernels of bench/shapes take 16 to 24.
+local EXP_OPS <const> = 20
+
+-- Rows of one tile of each group.
+local function rows_of(groups)
+    local rows = 0
+    for _, group in ipairs(groups) do rows = rows + group.size end
+    return rows
+end
+
 -- The panels of a group share one function, and so do equal row tiles.
 local function projection_ops(projection)
     local groups <const> = {}
@@ -47,6 +58,10 @@ function size.estimate_ops(built)
         if straight then ops = ops + 10 * problem.batch * problem.heads * block.count end
         ops = ops + copies * block.vectors
             * (straight and 14 * problem.kv_len + 3 * built.score_dim or 40)
+        if not straight then
+            ops = ops + EXP_OPS * (variants * block.vectors + trials * (block.last_vectors or 0))
+                * rows_of(attention.key_groups)
+        end
         if attention.repair then
             ops = ops + copies * (straight and 3 * problem.kv_len * attention.value_vectors or 60)
         end

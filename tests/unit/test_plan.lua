@@ -488,6 +488,29 @@ function TestTiles:test_the_target_reaches_the_plan()
     lu.assertEquals(isa.get("avx2").target.fma_pipes, 2)
 end
 
+-- What gcc 12 made of these kernels: bytes of text, at -O3.
+function TestTiles:test_the_size_of_loops_is_predicted_within_a_third()
+    for _, case in ipairs({
+        { 31619, { seq_len = 1, kv_len = 197, queries = "first", d_model = 768, heads = 12 } },
+        { 35832, { seq_len = 1024, d_model = 768, heads = 12, mask = "causal" } },
+        { 27565, { seq_len = 197, d_model = 768, heads = 12 } },
+        { 2902, { op = "sdpa", seq_len = 1, kv_len = 64, heads = 1, head_dim = 65536 } },
+    }) do
+        local bytes <const> = build_plan(case[2]).code_bytes
+        lu.assertTrue(bytes > case[1] / 1.5 and bytes < case[1] * 1.5,
+            ("%d predicted, not %d"):format(bytes, case[1]))
+    end
+end
+
+-- Loops over the width of a head take the same text for any.
+function TestTiles:test_wide_heads_take_no_more_text_in_loops()
+    local function bytes(head_dim)
+        return build_plan({ op = "sdpa", seq_len = 1, kv_len = 64, heads = 1,
+            head_dim = head_dim }).code_bytes
+    end
+    lu.assertEquals(bytes(65536), bytes(4096))
+end
+
 -- The ends of the ranges, together with shapes at the end of theirs.
 function TestTiles:test_extreme_targets_are_planned()
     local shapes <const> = {
