@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import fcntl
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 from . import contenders, document, problem, table
 from .contenders import Contender
@@ -63,6 +65,22 @@ def choose_core(cpu: int) -> int | None:
         print(f"bench-peers: no core {cpu}; allowed: {allowed}", file=sys.stderr)
         sys.exit(2)
     return cpu if cpu >= 0 else allowed[-1]
+
+
+def take(directory: Path) -> IO:
+    """Makes a directory and takes it for this run alone, while the file is open: the lock that
+    gen/fs.lua takes. Two runs in one would measure each other's kernels."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / "lock"
+    file = path.open("a", encoding="utf-8")
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as reason:
+        print(f"bench-peers: {directory}: another attngen is at work in this directory ({path}: "
+              f"{reason.strerror}); wait until it has ended, or take another with --dir",
+              file=sys.stderr)
+        sys.exit(2)
+    return file
 
 
 def build(options: argparse.Namespace, cpu: int | None) -> dict:
@@ -154,6 +172,7 @@ def write_files(options: argparse.Namespace, made: dict) -> None:
 def main(words: list[str]) -> int:
     options = parse(words)
     options.dir = options.dir.resolve()
+    lock = take(options.dir)
     scratch = options.dir / "scratch"
     scratch.mkdir(parents=True, exist_ok=True)
     cpu = choose_core(options.cpu)
@@ -181,6 +200,7 @@ def main(words: list[str]) -> int:
     settings = {"rounds": effort.max_rounds, "seconds": effort.seconds, "short": options.short,
                 "fill": options.fill}
     write_files(options, document.document(built, shapes, settings))
+    lock.close()
     return 1 if our_failures(shapes) else 0
 
 

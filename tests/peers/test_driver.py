@@ -2,6 +2,7 @@
 installed for it."""
 
 import ctypes
+import fcntl
 import json
 import os
 import shutil
@@ -114,6 +115,16 @@ class Driver(WithDirectory):
         with self.assertRaises(ProcessLookupError):
             os.killpg(driver.pid, 0)
         self.assertFalse(target.exists())
+
+    def test_a_directory_in_use_is_refused(self):
+        work = self.dir / "work"
+        work.mkdir()
+        with (work / "lock").open("a", encoding="utf-8") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX)
+            done = self.run_driver(self.config("none"), "--dir", str(work))
+        self.assertEqual(done.returncode, 2)
+        self.assertIn(f"{work}: another attngen is at work", done.stderr)
+        self.assertEqual(os.listdir(work), ["lock"])
 
     def test_usage_errors(self):
         for words, message in ((["no-such-shape"], "no shape no-such-shape"),
