@@ -2,7 +2,8 @@
 -- Runs the tests, from the root of the repository.
 --   lua5.4 tests/run.lua quick      what `make test` runs
 --   lua5.4 tests/run.lua full       what `make check-all` runs
---   lua5.4 tests/run.lua fuzz       kernel fuzzing alone; SEED=N repeats, CASE=N one case
+--   lua5.4 tests/run.lua fuzz       kernel fuzzing alone; SEED=N repeats, CASE=N one case, CASES=N
+--                                   draws as many
 --   output: a summary of builds, input sets and skips; exit status 1 on any failure
 -- Compiles into build/tests/; installs nothing (tools/setup.sh does).
 package.path = "./?.lua;./?/init.lua;" .. package.path
@@ -150,15 +151,38 @@ local function check_budget(report, mode)
     end
 end
 
-local function run_campaign(mode, name, tools, built)
+local function usage_error(message)
+    io.stderr:write("tests/run.lua: ", message, "\n")
+    os.exit(2)
+end
+
+-- A number from the command line or the environment; nil where it is not given.
+local function whole_number(name, text, low, high)
+    if not text or text == "" then return nil end
+    local number <const> = text:find("^%-?%d+$") and math.tointeger(tonumber(text))
+    if not number or number < low or number > high then
+        usage_error(("%s takes a number from %d to %d, got '%s'"):format(name, low, high, text))
+    end
+    return number
+end
+
+-- Which draws: {seed=, case=, cases=}. A seed is whatever the generator of random numbers takes.
+local function read_draws()
+    return {
+        seed = whole_number("SEED", arg[2] or os.getenv("SEED"), math.mininteger, math.maxinteger),
+        case = whole_number("CASE", os.getenv("CASE"), 1, 1000000),
+        cases = whole_number("CASES", os.getenv("CASES"), 1, 1000000),
+    }
+end
+
+local function run_campaign(mode, name, draws, tools, built)
     section("kernel fuzzing")
-    local seed <const> = math.tointeger(tonumber(arg[2] or os.getenv("SEED"))) or mode.seed
-        or os.time()
-    local only <const> = math.tointeger(tonumber(os.getenv("CASE")))
+    local seed <const> = draws.seed or mode.seed or os.time()
+    local only <const> = draws.case
     print(("seed %d%s"):format(seed, only and ", case " .. only or ""))
     built.kernels = "build/tests/bin/test_kernels"
     local report <const> = campaign.run({ seed = seed, only = only, name = name, tools = tools,
-        programs = built, cases = math.tointeger(tonumber(os.getenv("CASES"))) or mode.cases,
+        programs = built, cases = draws.cases or mode.cases,
         sets = mode.sets, fixed = mode.fixed, twins = mode.twins,
         emulated_sets = mode.emulated_sets })
     print_report(report)
@@ -173,10 +197,11 @@ end
 local function main()
     local name <const> = arg[1] or "quick"
     local mode <const> = MODES[name]
-    if not mode then
-        io.stderr:write("usage: lua5.4 tests/run.lua quick|full|fuzz [SEED]\n")
-        os.exit(2)
+    if not mode or arg[3] then
+        usage_error("takes quick, full or fuzz, and a seed, got '"
+            .. table.concat(arg, " ") .. "'")
     end
+    local draws <const> = read_draws()
     local tools <const> = toolset.find()
     section("building the test programs")
     local built <const>, log <const> = programs.build(tools)
@@ -198,7 +223,7 @@ local function main()
         end
         run_suites(built, environment)
     end
-    run_campaign(mode, name, tools, built)
+    run_campaign(mode, name, draws, tools, built)
     section("summary")
     print(("%s, %d s"):format(#failures == 0 and "all passed" or #failures .. " failed",
         os.time() - begun))

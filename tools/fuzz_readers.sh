@@ -7,6 +7,12 @@
 set -eu
 cd "$(dirname "$0")/.."
 seconds=${1:-30}
+case $seconds in
+*[!0-9]* | 0*)
+    echo "fuzz_readers: takes a number of seconds from 1, got '$seconds'" >&2
+    exit 2
+    ;;
+esac
 flags="-std=c11 -g -O1 -fno-omit-frame-pointer -fsanitize=fuzzer,address,undefined"
 flags="$flags -fno-sanitize-recover=all -Iruntime/include -Iruntime/src/host"
 

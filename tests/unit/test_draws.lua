@@ -8,6 +8,7 @@ local case_text <const> = require("tests.harness.case_text")
 local config <const> = require("gen.config")
 local draw <const> = require("tests.fuzz.draw")
 local keys <const> = require("gen.keys")
+local process <const> = require("gen.process")
 local shrink <const> = require("tests.fuzz.shrink")
 
 local CASES <const> = 1500
@@ -82,6 +83,27 @@ function TestShrink:test_drops_overrides_one_by_one()
     local smallest <const> = shrink.shrink(start, fails, 5)
     lu.assertEquals(smallest, { op = "mha", batch = 1, seq_len = 1, d_model = 1, heads = 1,
         isa = "scalar", target = { l2 = 8192 }, plan = { scores = { rows = 3 } } })
+end
+
+-- A number that is none must not draw something else.
+function TestDraws:test_a_seed_or_case_that_is_no_number_is_refused()
+    local function refusal(before, arguments)
+        local status <const>, text = process.capture({ "env", "SEED=", "CASE=", "CASES=", before,
+            "lua5.4", "tests/run.lua", table.unpack(arguments) }, { merge = true })
+        lu.assertEquals(status, 2, text)
+        return text
+    end
+    for _, name in ipairs({ "SEED", "CASE", "CASES" }) do
+        for _, value in ipairs({ "12x", "1.5", "0x", "99999999999999999999" }) do
+            lu.assertStrMatches(refusal(("%s=%s"):format(name, value), { "fuzz" }),
+                ("tests/run.lua: %s takes a number from %%-?%%d+ to %%d+, got '%s'\n"):format(name,
+                value))
+        end
+    end
+    lu.assertStrContains(refusal("CASE=0", { "fuzz" }), "CASE takes a number from 1")
+    lu.assertStrContains(refusal("CASE=1", { "fuzz", "12x" }), "SEED takes a number")
+    lu.assertStrContains(refusal("CASE=1", { "fuzz", "1", "2" }), "got 'fuzz 1 2'")
+    lu.assertStrContains(refusal("CASE=1", { "fuss" }), "takes quick, full or fuzz")
 end
 
 os.exit(lu.LuaUnit.run())

@@ -489,7 +489,7 @@ function TestTiles:test_the_target_reaches_the_plan()
 end
 
 -- What gcc 12 made of these kernels: bytes of text, at -O3.
-function TestTiles:test_the_size_of_loops_is_predicted_within_a_third()
+function TestTiles:test_the_text_of_loops_is_predicted()
     for _, case in ipairs({
         { 31619, { seq_len = 1, kv_len = 197, queries = "first", d_model = 768, heads = 12 } },
         { 35832, { seq_len = 1024, d_model = 768, heads = 12, mask = "causal" } },
