@@ -333,6 +333,7 @@ end
 local function add_tuned_options(command, can_disable)
     local tuned_option <const> = command:option("--tuned",
         "Directory of tuning files (default: tuned/ beside the config)."):argname("DIR")
+        :convert(option.path("--tuned"))
     if can_disable then
         command:mutex(tuned_option, command:flag("--no-tuned",
             "Take the planner's choice, whatever was tuned."))

@@ -56,6 +56,16 @@ function M.whole_number(option, low, high)
     end
 end
 
+-- An empty path would be the current directory, most likely an unset variable.
+function M.path(option)
+    return function(text)
+        if text == "" then
+            return nil, option .. " takes a path, got ''"
+        end
+        return text
+    end
+end
+
 -- A command whose program is here, as words.
 function M.command(option)
     return function(text)

@@ -40,7 +40,7 @@ function M.define(verb)
     verb:flag("--dry-run", "Say how many plans there are, why others are not tried, and which come "
         .. "first.")
     verb:option("--work", "Directory of logs, builds and reports."):argname("DIR")
-        :default("build/tune")
+        :default("build/tune"):convert(option.path("--work"))
     verb:option("--runner", "Command in front of the measuring program: an emulator, or ssh to a "
         .. "board."):argname("CMD"):convert(option.command("--runner"))
     verb:option("--push", "Command that copies a file to where the runner finds it as ./FILE; {} "

@@ -323,6 +323,7 @@ function TestBenchCommand:test_usage_errors_measure_nothing()
         { "--runner sh --push '  '", "--push takes a command" },
         { "--runner no-such-program", "--runner: there is no program 'no-such-program'" },
         { "--cpu 1023", "--cpu 1023: this machine has no such core" }, { "--cpu x", "--cpu" },
+        { "--work ''", "--work takes a path" },
         { "tiny.lua --set isa=scalar,neon", "--set isa=scalar,neon: bench takes" },
     }
     if not host.can_run("neon") then

@@ -122,6 +122,7 @@ function TestTune:test_bad_usage()
     for options, message in pairs({ ["--budget 0"] = "--budget", ["--budget 1.5"] = "--budget",
         ["--strategy best"] = "strategy", ["--cc tcc"] = "--cc", ["--runner ' '"] = "command",
         ["--runner no-such-program"] = "'no-such-program'", ["--push 'cp {} x'"] = "--runner",
+        ["--work ''"] = "--work takes a path", ["--tuned ''"] = "--tuned takes a path",
         ["--push ''"] = "--push takes a command", ["--cc gcc,gcc"] = "twice", ["--cc ''"] = "--cc",
         ["--seed -1"] = "--seed", ["--cpu ''"] = "--cpu" }) do
         local run <const> = self:tune(options)
