@@ -59,15 +59,6 @@ function M.size(path)
     return (lfs.attributes(path, "size"))
 end
 
--- What a symbolic link says, as a path usable from the same place as the link's own path.
-function M.read_link(path)
-    local target <const> = lfs.symlinkattributes(path, "target")
-    if not target or target:sub(1, 1) == "/" then
-        return target
-    end
-    return M.join((M.split(path)), target)
-end
-
 -- Sorted names in a directory, without "." and "..".
 function M.list(dir)
     if not M.is_directory(dir) then

@@ -1,5 +1,5 @@
 -- Runs config files as data: nothing reachable but pure math, bounded work, bounded memory.
---   input:  the text of a Lua config, or a function such a config returned
+--   input:  the text of a Lua config
 --   output: true and the value, or false and a one-line message
 -- The hook runs before every VM instruction, so one instruction is all that can go unchecked; with
 -- the collector stopped, memory is counted as everything ever allocated, the same on every run.
@@ -9,7 +9,7 @@ local M = {}
 
 M.limits = {
     instructions = 250000,
-    bytes = 32 << 20, -- allocated by one evaluation or call, garbage included
+    bytes = 32 << 20, -- allocated by one evaluation, garbage included
     -- Allocated by one instruction. Keeps `s = s .. s` from ever getting far, and, since it bounds
     -- every string and the stack, the time one instruction can take.
     step_bytes = 128 << 10,
@@ -60,20 +60,20 @@ end
 
 -- Calls fn under the limits. The string metatable (global state of Lua) is away meanwhile, so that
 -- neither ("x"):rep nor string arithmetic exists; everything is put back whatever happens.
-local function call_guarded(limits, fn, ...)
+local function call_guarded(limits, fn)
     local string_meta <const> = debug.getmetatable("")
     local old_hook <const>, old_mask <const>, old_count <const> = debug.gethook()
     local collects <const> = collectgarbage("isrunning")
     collectgarbage("stop")
     local hook <const> = make_hook(limits)
     debug.setmetatable("", nil)
-    local finished, ok, value = pcall(function(...)
+    local finished, ok, value = pcall(function()
         debug.sethook(hook, "", 1)
-        local inner_ok <const>, inner_value <const> = pcall(fn, ...)
+        local inner_ok <const>, inner_value <const> = pcall(fn)
         hook() -- a last instruction may have allocated
         debug.sethook()
         return inner_ok, inner_value
-    end, ...)
+    end)
     debug.setmetatable("", string_meta)
     debug.sethook(old_hook, old_mask, old_count)
     if collects then
@@ -108,15 +108,6 @@ function M.evaluate(text, limits)
         return false, is_deep and "nested too deeply" or tidy_message(message)
     end
     local ok <const>, value = call_guarded(limits, chunk)
-    if not ok then
-        return false, tidy_message(value)
-    end
-    return true, value
-end
-
--- Calls a function that came out of a config, under the same limits; the value is its first result.
-function M.call(fn, ...)
-    local ok <const>, value = call_guarded(M.limits, fn, ...)
     if not ok then
         return false, tidy_message(value)
     end

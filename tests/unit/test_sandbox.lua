@@ -204,65 +204,6 @@ function TestSandboxHost:test_a_stopped_collector_stays_stopped()
     lu.assertFalse(is_running)
 end
 
-TestSandboxCall = {}
-
-local function config_function(source)
-    local ok <const>, value = sandbox.evaluate("return { f = " .. source .. " }")
-    lu.assertTrue(ok, value)
-    return value.f
-end
-
-function TestSandboxCall:test_a_mask_function()
-    local f <const> = config_function("function(q, k) return k <= q and (q - k) % 2 == 0 end")
-    lu.assertEquals({ sandbox.call(f, 4, 2) }, { true, true })
-    lu.assertEquals({ sandbox.call(f, 4, 3) }, { true, false })
-    assert_host_untouched()
-end
-
-function TestSandboxCall:test_nil_and_several_results()
-    lu.assertEquals({ sandbox.call(config_function("function() end")) }, { true, nil })
-    lu.assertEquals({ sandbox.call(config_function("function() return 1, 2 end")) }, { true, 1 })
-    lu.assertEquals({ sandbox.call(config_function("math.floor"), 2.5) }, { true, 2 })
-end
-
-function TestSandboxCall:test_the_same_limits_hold()
-    local cases <const> = {
-        { "function() while true do end end", "instructions" },
-        { 'function() local s = "x" while true do s = s .. s end end', "one operation needs" },
-        { 'function() return ("x"):rep(10) end', "attempt to index a string value" },
-        { 'function(x) return x:upper() end', "attempt to index a string value" },
-        { "function() return nil + 1 end", "line 1: attempt to perform arithmetic" },
-        { "function() return string end", nil },
-    }
-    for _, case in ipairs(cases) do
-        local ok <const>, value = sandbox.call(config_function(case[1]), "text")
-        if case[2] then
-            lu.assertFalse(ok, case[1])
-            lu.assertStrContains(value, case[2])
-        else
-            lu.assertTrue(ok)
-            lu.assertNil(value)
-        end
-        assert_host_untouched()
-    end
-end
-
--- The limits are per call: what one call used, the next one has again.
-function TestSandboxCall:test_each_call_starts_afresh()
-    local f <const> = config_function("function() for i = 1, 100000 do end return true end")
-    for _ = 1, 5 do
-        lu.assertEquals({ sandbox.call(f) }, { true, true })
-    end
-end
-
-function TestSandboxCall:test_what_a_function_hoards_is_bounded_per_call()
-    local f <const> = config_function(
-        "(function() local t = {} return function(n) for i = 1, n do t[i] = 0 end end end)()")
-    lu.assertTrue(sandbox.call(f, 1000))
-    lu.assertFalse(sandbox.call(f, 100000))
-    assert_host_untouched()
-end
-
 if arg and arg[0] and arg[0]:find("test_sandbox%.lua$") then
     os.exit(lu.LuaUnit.run())
 end
