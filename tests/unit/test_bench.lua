@@ -290,8 +290,9 @@ end
 
 function TestBenchCommand:test_a_short_run()
     self.scratch:write("tiny.lua", "return { seq_len = 3, d_model = 8, heads = 2 }")
-    local result <const> = self.scratch:attngen(
-        "-q bench tiny.lua --isa scalar --cc gcc --short --json out.json --html out.html")
+    -- Not build/bench, which a measurement may have taken.
+    local result <const> = self.scratch:attngen(("-q bench tiny.lua --isa scalar --cc gcc --short "
+        .. "--json out.json --html out.html --work '%s/build/tests/short'"):format(support.root))
     lu.assertEquals(result.code, 0, result.err)
     lu.assertStrContains(result.out, "scalar gcc")
     local doc <const> = dkjson.decode(self.scratch:read("out.json"))
