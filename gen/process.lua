@@ -61,7 +61,7 @@ function M.capture(words, options)
 end
 
 -- Runs words, unseen, when the handle that this returns is closed, or this process is gone, however
--- it ends: a shell waits for the end of a pipe.
+-- it ends: a shell waits for the end of a pipe, which children of run (not of capture) hold too.
 function M.at_end(words)
     return assert(io.popen("exec >/dev/null 2>&1; trap '' INT TERM HUP; "
         .. "while read -r _; do :; done; exec " .. quote_all(words), "w"))

@@ -82,9 +82,9 @@ local function write_bundle(bundle, dir)
     return fs.write_all(files)
 end
 
--- The command line of attn_run.
-local function runner_words(job, runner, shared, variant)
-    local words <const> = { runner[1] }
+-- The command line of attn_run, whose own temporary directory goes away with ours.
+local function runner_words(job, runner, dir, shared, variant)
+    local words <const> = { "env", "TMPDIR=" .. dir, runner[1] }
     local function add(...)
         for _, word in ipairs({ ... }) do
             words[#words + 1] = tostring(word)
@@ -130,7 +130,7 @@ local function execute_in(dir, job, record)
     end
 
     job.step("run")
-    local status, text = process.capture(runner_words(job, runner, shared, variant),
+    local status, text = process.capture(runner_words(job, runner, dir, shared, variant),
         { merge = true })
     -- Each of its lines starts with its name, which the user did not call.
     text = ("\n" .. text):gsub("\nattn_run: ", "\n"):gsub("^%s+", ""):gsub("%s+$", "")

@@ -54,8 +54,9 @@ end
 
 -- Runs a shell command line in the scratch directory: {code=, out=, err=}.
 function Scratch:shell(command)
-    -- The code goes through a file: 130 would be taken for our own interrupt.
-    process.run({ "/bin/sh", "-c", ("cd '%s' && { %s\n} >.stdout 2>.stderr </dev/null\n"
+    -- The code goes through a file: 130 would be taken for our own interrupt. What is left running
+    -- must not hold the pipe at whose end a shell waits to remove the directory: no process.run.
+    process.capture({ "/bin/sh", "-c", ("cd '%s' && { %s\n} >.stdout 2>.stderr </dev/null\n"
         .. "echo $? >'%s/.code'"):format(self.dir, command, self.dir) })
     local code <const> = math.tointeger(tonumber(self:read(".code")))
     return { code = code, out = self:read(".stdout"), err = self:read(".stderr") }

@@ -233,23 +233,35 @@ function TestRun:test_places_of_the_temporary_directory()
     end
 end
 
--- A compiler that hangs, and says where: nothing is left when the run is ended meanwhile.
-function TestRun:test_signals_leave_nothing()
-    self.scratch:write("cc", [[#!/bin/sh
-case "$*" in *-dM*) exec gcc "$@" ;; esac
-: >ready
-exec sleep 20 >/dev/null 2>&1
-]])
+-- Ends a run by signals once one of its programs, which hangs, has made the file "ready".
+function TestRun:assert_signals_leave_nothing(arguments, before, signals)
+    self.scratch:shell(("rm -f ready; TMPDIR=tmp %s '%s/attngen' run core.lua --inputs qkv.st "
+        .. "--output out.st %s & for i in $(seq 500); do [ -e ready ] && break; sleep 0.02; done; "
+        .. "ls tmp >made; kill %s; wait $!; for i in $(seq 20); do ls tmp | grep -q . || break; "
+        .. "sleep 0.1; done"):format(before, support.root, arguments, signals))
+    lu.assertNotNil(self.scratch:read("ready"))
+    lu.assertStrMatches(self.scratch:read("made"), "attngen.*")
+    lu.assertEquals(self.scratch:list("tmp"), {}, signals)
+    lu.assertNil(self.scratch:read("out.st"))
+end
+
+local HANG <const> = ": >ready\nexec sleep 20 >/dev/null 2>&1\n"
+
+function TestRun:test_signals_while_compiling_leave_nothing()
+    self.scratch:write("cc", '#!/bin/sh\ncase "$*" in *-dM*) exec gcc "$@" ;; esac\n' .. HANG)
     self.scratch:shell("chmod +x cc")
     for _, signals in ipairs({ "-TERM $!", "-HUP $!", "-INT $!; kill -INT $!; kill -TERM $!" }) do
-        self.scratch:shell(("rm -f ready; CC=./cc TMPDIR=tmp '%s/attngen' run core.lua --inputs "
-            .. "qkv.st --output out.st & while [ ! -e ready ]; do sleep 0.02; done; ls tmp >made; "
-            .. "kill %s; wait $!; for i in 1 2 3 4 5 6 7 8 9; do ls tmp | grep -q . || break; "
-            .. "sleep 0.1; done"):format(support.root, signals))
-        lu.assertStrMatches(self.scratch:read("made"), "attngen.*")
-        lu.assertEquals(self.scratch:list("tmp"), {}, signals)
-        lu.assertNil(self.scratch:read("out.st"))
+        self:assert_signals_leave_nothing("", "CC=./cc", signals)
     end
+end
+
+function TestRun:test_signals_under_an_emulator_leave_nothing()
+    if host.current().arch ~= "x86_64" or not toolchain.find_compiler("aarch64") then
+        lu.skip("no cross compiler for aarch64")
+    end
+    self.scratch:write("bin/qemu-aarch64", "#!/bin/sh\n" .. HANG)
+    self.scratch:shell("chmod +x bin/qemu-aarch64")
+    self:assert_signals_leave_nothing("--set isa=neon", "PATH=$PWD/bin:$PATH", "-TERM $!")
 end
 
 -- After make install: found through its link, its programs built in the user's cache.
