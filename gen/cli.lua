@@ -264,7 +264,7 @@ local function tune_configs(options)
     local problem <const> = tune.run(options, {
         variants = load_variants(options.configs, options.overrides),
         bar = new_progress(options),
-        say = function(...) say(options, ...) end,
+        say = function(...) say(options, ...) end, put = put,
         tuned_dir = function(path) return tuned_directory(options, path) end,
     })
     if problem then

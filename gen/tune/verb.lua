@@ -76,7 +76,7 @@ local function report(shared, run, summary, message)
     shared.say("ended because %s; %s and %s written", summary.reason, summary.file, summary.page)
 end
 
--- shared: variants, bar (gen.progress), say(format, …), tuned_dir(path).
+-- shared: variants, bar (gen.progress), say(format, …), put(data …), tuned_dir(path).
 function M.run(options, shared)
     local problem <const> = option.refuse_place(options)
     if problem then
@@ -89,7 +89,7 @@ function M.run(options, shared)
         resume = options.resume, dry_run = options.dry_run, compilers = options.cc,
         runner = options.runner, push = options.push, cpu = options.cpu,
         jobs = options.jobs or host.processors(), tuned_dir = shared.tuned_dir,
-        print = function(text) io.stdout:write(text) end,
+        print = shared.put,
         show = function(run, state)
             bar:status(1 - state.left / state.budget, state.what .. state.tried,
                 progress_text(run, state))
@@ -102,7 +102,7 @@ function M.run(options, shared)
     if not results then
         return { code = BAD_USAGE, message = interrupted }
     elseif #results > 0 then
-        io.stdout:write(sweep.table_text(results))
+        shared.put(sweep.table_text(results))
     end
     if interrupted then
         return { code = INTERRUPTED, message = "interrupted; --resume goes on" }

@@ -250,8 +250,10 @@ end
 
 -- Also where another program is started behind the text: that flushes it, and tells nobody.
 function TestCli:test_full_stdout_is_an_error_of_everything_that_prints()
+    self.scratch:write("other.lua", SMALL)
     for _, arguments in ipairs({ "isas", "isas --markdown", "--help", "emit --help", "--version",
-        "emit small.lua", "plan small.lua --json" }) do
+        "emit small.lua", "plan small.lua --json",
+        "tune small.lua other.lua --dry-run" }) do
         local result <const> = self.scratch:shell(("'%s/attngen' %s >/dev/full"):format(
             support.root, arguments))
         lu.assertEquals(result.code, 1, arguments)
