@@ -190,14 +190,15 @@ local function lag(problem, lanes, split)
     if heads % 2 == 0 or problem.is_block then return nil end
     local whole <const> = split and queries // lanes * lanes or queries
     return function(column_groups)
-        local units <const> = {}
-        for _, block in ipairs(attention.query_blocks(whole, lanes, column_groups)) do
-            for _ = 1, block.count do units[#units + 1] = block.queries end
-        end
-        if split then units[#units + 1] = queries - whole end
+        local blocks <const> = attention.query_blocks(whole, lanes, column_groups)
+        local count = split and 1 or 0
+        for _, block in ipairs(blocks) do count = count + block.count end
         -- one head is shared by both
-        local first = 0
-        for unit = 1, #units // 2 do first = first + units[unit] end
+        local first, left = 0, count // 2
+        for _, block in ipairs(blocks) do
+            local taken <const> = math.min(left, block.count)
+            first, left = first + taken * block.queries, left - taken
+        end
         return LAG_SHARE * math.abs(2 * first - queries) / (heads * queries)
     end
 end
