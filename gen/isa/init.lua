@@ -108,7 +108,8 @@ isa.vocabulary = {
     -- for much later, into L2; for a few hundred cycles later and once only, as near as can be
     prefetch = { args = { "mem" }, meaning = "(void)$1" },
     prefetch_soon = { args = { "mem" }, meaning = "(void)$1" },
-    -- for a line to be written, which another core may have: taken away from there
+    -- for a line to be written, which another core may have: taken away from there (x86-64 CPUs
+    -- older than PREFETCHW execute it as a NOP)
     prefetch_write = { args = { "mem" }, meaning = "(void)$1" },
 }
 
