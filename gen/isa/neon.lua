@@ -1,6 +1,20 @@
 -- AArch64 Advanced SIMD: 4 float lanes, 32 vector registers, masks are vectors of all-ones lanes.
 local exp2 <const> = require("gen.isa.exp2")
 
+-- A request for the line at src; arguments: whether it is to be written, and how near it stays.
+local function prefetch_helper(name, arguments)
+    return { text = ([[
+static inline void %s(const float *src)
+{
+#if defined(__GNUC__)
+    __builtin_prefetch(src, %s);
+#else
+    (void)src;
+#endif
+}
+]]):format(name, arguments) }
+end
+
 local function exp2_helper(name, accuracy)
     return {
         text = ([[
@@ -149,36 +163,9 @@ static inline uint32x4_t lanes_from(size_t first)
     return vcgeq_u32(vld1q_u32(lane), vdupq_n_u32((uint32_t)(first < 4 ? first : 4)));
 }
 ]] },
-        prefetch_line = { text = [[
-static inline void prefetch_line(const float *src)
-{
-#if defined(__GNUC__)
-    __builtin_prefetch(src, 0, 2);
-#else
-    (void)src;
-#endif
-}
-]] },
-        prefetch_soon = { text = [[
-static inline void prefetch_soon(const float *src)
-{
-#if defined(__GNUC__)
-    __builtin_prefetch(src, 0, 3);
-#else
-    (void)src;
-#endif
-}
-]] },
-        prefetch_write = { text = [[
-static inline void prefetch_write(const float *src)
-{
-#if defined(__GNUC__)
-    __builtin_prefetch(src, 1, 3);
-#else
-    (void)src;
-#endif
-}
-]] },
+        prefetch_line = prefetch_helper("prefetch_line", "0, 2"),
+        prefetch_soon = prefetch_helper("prefetch_soon", "0, 3"),
+        prefetch_write = prefetch_helper("prefetch_write", "1, 3"),
         or_stray = { text = [[
 /* The bits of all and those by which x + 1.5 * 2^23 + 142 differs from 1.5 * 2^23. */
 static inline float32x4_t or_stray(float32x4_t all, float32x4_t x)
