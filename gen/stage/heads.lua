@@ -287,18 +287,20 @@ local function build_block(phase, plan, block, suffix)
                 add_context(to)
             end
             local tried <const> = plan.attention.uses_tried
-            local function pair_values(here)
-                if here then heads_rows.pair(phase, body, ctx, "value", ctx.v) end
+            -- tried weights are used at once; in straight-line code the weights' latencies hide it,
+            -- and queries do not wait for the values, which are projected last
+            local turn <const> = tried and "first" or plan.straight and "before the weights"
+                or "behind them"
+            local function pair_values(now)
+                if now == turn then heads_rows.pair(phase, body, ctx, "value", ctx.v) end
             end
-            pair_values(tried)
+            pair_values("first")
             heads_rows.pair(phase, body, ctx, "key", ctx.k)
             heads_rows.pair(phase, body, ctx, "query", ctx.q)
             if plan.attention.gathers then body:call(phase:add(gather_queries(ctx))) end
-            -- in straight-line code the weights' latencies hide it, and queries do not wait for
-            -- the values, which are projected last
-            pair_values(plan.straight)
+            pair_values("before the weights")
             add_weights(phase, body, ctx, tried and use or nil)
-            pair_values(not (tried or plan.straight))
+            pair_values("behind them")
             if not tried then use(body) end
         end)
     -- between the projections of the same function both compilers order its short chains worse
