@@ -176,12 +176,8 @@ local function check_job(job)
             return nil, message
         end
     end
-    for _, path in ipairs({ job.config, job.inputs, job.weights }) do
-        if fs.is_same(job.output, path) then
-            return nil, ("%s: the output would overwrite what the run reads"):format(path), true
-        end
-    end
-    local problem <const> = fs.inspect_target(job.output)
+    local problem <const> = fs.refuse_outputs({ job.output },
+        { job.config, job.inputs, job.weights })
     if problem then
         return nil, problem, true
     end
