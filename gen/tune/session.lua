@@ -171,11 +171,22 @@ end
 local function best_of(list, state)
     local best
     for _, one in ipairs(list) do
-        if (not state or one.state == state) and (not best or one.us < best) then
+        if one.state == state and (not best or one.us < best) then
             best = one.us
         end
     end
     return best
+end
+
+-- Best of either list in the better state of the machine that both have seen; nil where they share
+-- none: times of one state say nothing beside those of the other.
+function M.best_of_same_state(first, second)
+    for _, state in ipairs({ "good", "slow" }) do
+        local a <const>, b <const> = best_of(first, state), best_of(second, state)
+        if a and b then
+            return a, b
+        end
+    end
 end
 
 function Session:fight(first, second, rounds)
@@ -206,14 +217,11 @@ function Session:duel(first, second, rounds)
         self.log:append(entry)
         self.duels[name] = entry
     end
-    local a, b = best_of(entry.first_times, "good"), best_of(entry.second_times, "good")
-    if not a or not b then
-        a, b = best_of(entry.first_times), best_of(entry.second_times)
-    end
-    if entry.failed or not a or not b then
+    if entry.failed then
         return false
     end
-    return b < a * (1 - MARGIN), a, b
+    local a, b = M.best_of_same_state(entry.first_times, entry.second_times)
+    return a ~= nil and b < a * (1 - MARGIN), a, b
 end
 
 -- Whether a result becomes the best.

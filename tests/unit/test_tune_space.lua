@@ -13,6 +13,7 @@ local log <const> = require("gen.tune.log")
 local page <const> = require("gen.tune.page")
 local process <const> = require("gen.process")
 local search <const> = require("gen.tune.search")
+local session <const> = require("gen.tune.session")
 local space <const> = require("gen.tune.space")
 local support <const> = require("tests.unit.support")
 local t4 <const> = require("gen.tune.t4")
@@ -603,5 +604,24 @@ function TestReports:test_page_without_a_default()
 end
 
 if arg and arg[0] and arg[0]:find("test_tune_space%.lua$") then
-    os.exit(lu.LuaUnit.run())
+    TestDuel = {}
+
+-- {good, slow, good, …} as times of those states.
+local function times(list)
+    local made <const> = {}
+    for i, pair in ipairs(list) do made[i] = { state = pair[1], us = pair[2] } end
+    return made
+end
+
+function TestDuel:test_times_of_two_states_are_not_compared()
+    local function best(first, second)
+        return { session.best_of_same_state(times(first), times(second)) }
+    end
+    local good <const>, slow <const> = "good", "slow"
+    lu.assertEquals(best({ { slow, 9 }, { good, 5 } }, { { good, 4 }, { slow, 3 } }), { 5, 4 })
+    lu.assertEquals(best({ { slow, 9 }, { slow, 8 } }, { { good, 4 }, { slow, 10 } }), { 8, 10 })
+    lu.assertEquals(best({ { slow, 9 } }, { { good, 4 } }), {})
+end
+
+os.exit(lu.LuaUnit.run())
 end
