@@ -64,7 +64,7 @@ end
 local function run_unit_tests(mode_name)
     section("generator unit tests (Lua)")
     local dir <const> = "build/tests/units"
-    local lines <const> = { ("builddir = %s\nrule test\n  command = lua5.4 $in > $out.log 2>&1 "
+    local lines <const> = { ("builddir = %s\nrule test\n  command = lua5.4 $in -v > $out.log 2>&1 "
         .. "&& touch $out\n  description = $in\n"):format(dir) }
     local names <const>, left <const> = choose_unit_tests(mode_name)
     for _, name in ipairs(names) do
@@ -77,6 +77,9 @@ local function run_unit_tests(mode_name)
     for _, name in ipairs(names) do
         local log <const> = fs.read(("%s/%s.log"):format(dir, name)) or "not run\n"
         print(name .. ": " .. (log:match("[^\n]*seconds[^\n]*") or ""))
+        for test, reason in log:gmatch("([%w_.]+) %.%.%. SKIP\n([^\n]*)") do
+            print(("skipped: 1 x %s: %s"):format(test, reason))
+        end
         if not fs.is_file(("%s/%s"):format(dir, name)) then
             io.stdout:write(log)
             fail("tests/unit/" .. name)
@@ -92,14 +95,21 @@ local function run_peers_tests(name)
         print("skipped: 1 x tests/peers: no python3")
         return
     end
-    local words <const> = { "python3", "-m", "unittest", "discover", "-s", "tests/peers" }
+    local words <const> = { "python3", "-m", "unittest", "discover", "-v", "-s", "tests/peers" }
     if name == "quick" then
         table.move({ "-k", "test_problem", "-k", "test_judge", "-k", "test_session" }, 1, 6,
             #words + 1, words)
     end
-    if process.run(words) ~= 0 then
+    local status <const>, log = process.capture(words, { merge = true })
+    if status ~= 0 then
+        io.stdout:write(log)
         fail("tests/peers")
+        return
     end
+    for test, reason in log:gmatch("([%w_]+) [^\n]-skipped ['\"]([^\n]*)['\"]") do
+        print(("skipped: 1 x %s: %s"):format(test, reason))
+    end
+    print(log:match("Ran [^\n]*"))
 end
 
 local function run_suites(built, environment)
