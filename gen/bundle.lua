@@ -164,8 +164,8 @@ local function only_where(condition, text)
     return condition and ("#if %s\n%s\n#endif"):format(condition, text) or text
 end
 
--- The macro of the number of variants.
-local function count_text(record, variants)
+-- NAME_VARIANTS, how many there are on the architecture that compiles it.
+local function define_variants(record, variants)
     local macro <const> = ("#define %s_VARIANTS %%d"):format(record.name:upper())
     local conditions <const>, counts <const>, anywhere = {}, {}, 0
     for _, variant in ipairs(variants) do
@@ -397,7 +397,7 @@ local function header_text(record, variants, texts)
     if #variants > 1 then
         parts[#parts + 1] = template.fill("dispatcher.h.in", texts["dispatcher.h.in"],
             { prefix = record.name, PREFIX = record.name:upper(),
-                count = count_text(record, variants),
+                define_variants = define_variants(record, variants),
                 pack_declaration = variants[1].plan.packed_bytes > 0
                     and (dispatcher_pack_text:gsub("%$%(prefix%)", record.name)) or "" })
     end
